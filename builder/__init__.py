@@ -1,0 +1,1 @@
+"""envbuild: from one recipe to a proven inference image."""

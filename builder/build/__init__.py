@@ -1,0 +1,1 @@
+"""Lock -> plan -> wheels -> layers -> image."""

@@ -1,0 +1,124 @@
+"""All that a person sees: steps with their time, notes, errors. Standard output carries data only."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console as RichConsole
+from rich.markup import escape
+
+from builder.document import pretty_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.status import Status
+
+    from builder.errors import EnvbuildError
+
+
+class Step:
+    """A running step; `detail` replaces the small text beside it, from any thread."""
+
+    def __init__(self, text: str, status: Status | None) -> None:
+        self.text = text
+        self._status = status
+        self._shown = 0.0
+        self.outcome = ""
+
+    def detail(self, text: str) -> None:
+        """Show what the step does now (on a terminal; elsewhere details are left out)."""
+        now = time.monotonic()
+        if self._status is not None and now - self._shown > 0.1:
+            self._shown = now
+            self._status.update(f"{escape(self.text)} [dim]{escape(text[:120])}[/]")
+
+    def end(self, text: str) -> None:
+        """Say in a few words how the step ended, for its closing line."""
+        self.outcome = text
+
+
+class Console:
+    """Writes for people to standard error and documents for machines to standard output."""
+
+    def __init__(self, *, json: bool = False, verbose: bool = False, out: TextIO | None = None) -> None:
+        self.json = json
+        self.verbose = verbose
+        self._out = out or sys.stdout
+        self._err = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self._lock = threading.Lock()
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person watches a terminal."""
+        return self._err.is_terminal
+
+    @contextlib.contextmanager
+    def step(self, text: str) -> Iterator[Step]:
+        """Show a step while it runs and one line with its time at the end; an exception marks it as failed."""
+        start = time.monotonic()
+        status = self._err.status(escape(text)) if self.is_terminal else None
+        step = Step(text, status)
+        if status is not None:
+            status.start()
+        elif self.verbose:
+            self._line(f"  … {escape(text)}")
+        try:
+            yield step
+        except BaseException:
+            self._close(status, f"  [red]✗[/] {escape(text)} [dim]({time.monotonic() - start:.1f} s)[/]")
+            raise
+        outcome = f": {escape(step.outcome)}" if step.outcome else ""
+        self._close(status, f"  [green]✓[/] {escape(text)}{outcome} [dim]({time.monotonic() - start:.1f} s)[/]")
+
+    def current(self, text: str) -> None:
+        """Say that a step had nothing to do."""
+        self._line(f"  [dim]= {escape(text)}: current[/]")
+
+    def say(self, text: str) -> None:
+        """Show a line to the person."""
+        self._line(escape(text))
+
+    def heading(self, text: str) -> None:
+        """Show a line that begins a part."""
+        self._line(f"[bold]{escape(text)}[/]")
+
+    def warn(self, text: str) -> None:
+        """Show a warning."""
+        self._line(f"  [yellow]![/] {escape(text)}")
+
+    def verdict(self, result: str, text: str) -> None:
+        """Show the closing line of a road: the verdict in its colour and one sentence."""
+        colour = {"good": "green", "bad": "red"}.get(result, "yellow")
+        self._line(f"[bold {colour}]{escape(result)}[/]: {escape(text)}")
+
+    def error(self, error: EnvbuildError) -> None:
+        """Show a failure: the sentence, the lines that prove it, the remedy."""
+        self._line(f"[bold red]error[/]: {escape(error.message)}")
+        for line in error.evidence:
+            self._line(f"  [dim]|[/] {escape(line)}")
+        if error.remedy:
+            self._line(f"  [cyan]→[/] {escape(error.remedy)}")
+
+    def document(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
+        """Write the one JSON document of a `--json` call to standard output."""
+        self._out.write(pretty_json(value).decode())
+        self._out.flush()
+
+    def output(self, text: str) -> None:
+        """Write text that a person asked for to standard output."""
+        self._out.write(text if text.endswith("\n") else text + "\n")
+        self._out.flush()
+
+    def _close(self, status: Status | None, line: str) -> None:
+        if status is not None:
+            status.stop()
+        self._line(line)
+
+    def _line(self, markup: str) -> None:
+        with self._lock:
+            self._err.print(markup)

@@ -1,0 +1,1 @@
+"""Log -> ranked causes -> recipe edits."""

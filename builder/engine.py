@@ -1,0 +1,102 @@
+"""The only door to Docker: few verbs, values in and out; anything that speaks the Docker API from Engine 20.10 on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mount:
+    """A folder or file of this machine seen inside a container."""
+
+    source: Path
+    target: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerRun:
+    """A command in a container without network; `memory` is in bytes, `timeout` in seconds."""
+
+    image: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    tmpfs: tuple[str, ...] = ()
+    workdir: str | None = None
+    user: str | None = None
+    memory: int | None = None
+    timeout: float = 3600.0
+    read_only_root: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exit:
+    """How a container ended. `code` is the program's own exit code (128 + n: ended by signal n)."""
+
+    code: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+    oom_killed: bool = False
+    timed_out: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageBuild:
+    """A Dockerfile and its context folder, built without network; `dockerfile` is the file's text."""
+
+    dockerfile: str
+    context: Path
+    tag: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineFacts:
+    """What the engine says of itself."""
+
+    version: str
+    api_version: str
+    operating_system: str
+    cpus: int
+    memory: int
+    storage_driver: str
+    root: str
+
+
+class Engine(Protocol):
+    """What the stages ask of a container engine."""
+
+    def facts(self) -> EngineFacts:
+        """Return what the engine says of itself; raise EngineError if it cannot be used."""
+        ...
+
+    def image_id(self, reference: str) -> str | None:
+        """Return the id (`sha256:…`, the config's digest) of a local image, or None; never pulls."""
+        ...
+
+    def chain_ids(self) -> frozenset[str]:
+        """Return the chain ids (`sha256:…`) of all layers of all local images."""
+        ...
+
+    def load(self, archive: Iterable[bytes]) -> None:
+        """Load a docker-archive; layers that the engine has may be missing in it."""
+        ...
+
+    def run(self, job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:
+        """Run a container to its end and remove it; the program's exit code is an answer, not an error."""
+        ...
+
+    def build(self, job: ImageBuild, on_line: Callable[[str], None] | None = None) -> str:
+        """Build an image with BuildKit and return its id; raise BuildFailedError naming the failed step."""
+        ...
+
+    def remove_image(self, reference: str) -> None:
+        """Remove a local image or tag, if it is there."""
+        ...

@@ -1,0 +1,85 @@
+"""Every way to end badly: one class per exit code, the advice inside the class."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EnvbuildError(Exception):
+    """A failure that a person can act on. `remedy` is one sentence; `evidence` are lines that prove the cause."""
+
+    exit_code: ClassVar[int] = 1
+    default_remedy: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, remedy: str | None = None, evidence: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = self.default_remedy if remedy is None else remedy
+        self.evidence = evidence
+
+
+class UsageError(EnvbuildError):
+    """The command line asks for something that does not exist."""
+
+    exit_code = 2
+    default_remedy = "see `envbuild --help`"
+
+
+class InvalidDocumentError(EnvbuildError):
+    """A recipe or another document is not valid; the message is `file:line:column: path: what is wrong`."""
+
+    exit_code = 3
+
+
+class PreflightRefusedError(EnvbuildError):
+    """A rule refuses the recipe before anything is built."""
+
+    exit_code = 4
+
+
+class StaleLockError(EnvbuildError):
+    """The lock is missing or answers another question than the recipe asks."""
+
+    exit_code = 5
+    default_remedy = "run `envbuild lock RECIPE` and commit the result"
+
+
+class ResolveError(EnvbuildError):
+    """The pins cannot be satisfied together, or a locked file cannot be fetched."""
+
+    exit_code = 6
+
+
+class BuildFailedError(EnvbuildError):
+    """A compile, a Dockerfile step or an assembly failed."""
+
+    exit_code = 7
+
+
+class EngineError(EnvbuildError):
+    """The Docker engine cannot be used."""
+
+    exit_code = 9
+
+
+class NotVerifiedError(EnvbuildError):
+    """Only an image with a good verdict may be published."""
+
+    exit_code = 10
+    default_remedy = "run `envbuild make RECIPE` until the verdict is good"
+
+
+class RegistryError(EnvbuildError):
+    """The registry refused or could not be reached."""
+
+    exit_code = 11
+
+
+class ExitCode:
+    """Exit codes that are answers, not errors."""
+
+    DONE: ClassVar[int] = 0
+    CRASH: ClassVar[int] = 1
+    BAD: ClassVar[int] = 8
+    UNVERIFIED: ClassVar[int] = 12
+    INTERRUPTED: ClassVar[int] = 130

@@ -1,0 +1,1 @@
+"""Recipe -> Lock: every package of the stack by exact version and hash."""

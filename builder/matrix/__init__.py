@@ -1,0 +1,1 @@
+"""Many recipes: axes, search, report."""

@@ -1,0 +1,1 @@
+"""Rules over recipe, lock and host that refuse a stack before anything is built."""

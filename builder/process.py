@@ -1,0 +1,113 @@
+"""The only door to other programs: a command is a list, the answer is a value."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, ClassVar
+
+from builder.errors import EnvbuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+
+class MissingProgramError(EnvbuildError):
+    """A program that this stage needs is not installed."""
+
+    exit_code: ClassVar[int] = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completed:
+    """How a program ended: exit code (negative: the signal that ended it), and what it printed."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+
+    @property
+    def text(self) -> str:
+        """Everything printed, output first, as text."""
+        return (self.stdout + self.stderr).decode(errors="replace")
+
+
+def run(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    timeout: float | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> Completed:
+    """Run a program to its end in a process group of its own, and end the whole group on timeout or interrupt.
+
+    `environment` adds to the caller's own; `timeout` is in seconds; `on_line` sees each line of standard error live.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        name = command[0]
+        if cwd is not None and not cwd.is_dir():
+            raise EnvbuildError(f"no such folder: {cwd}") from error
+        raise MissingProgramError(
+            f"the program {name!r} is not installed", remedy=f"install it, on Debian or Ubuntu: apt-get install {name}"
+        ) from None
+    collected: dict[str, bytes] = {}
+    readers = [
+        threading.Thread(target=_read, args=(process.stdout, "stdout", collected, None), daemon=True),
+        threading.Thread(target=_read, args=(process.stderr, "stderr", collected, on_line), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    timed_out = False
+    try:
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(stdin)
+                process.stdin.close()
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+    finally:
+        _end_group(process)
+    for reader in readers:
+        reader.join()
+    return Completed(
+        code=process.returncode,
+        stdout=collected.get("stdout", b""),
+        stderr=collected.get("stderr", b""),
+        timed_out=timed_out,
+    )
+
+
+def _read(
+    stream: IO[bytes] | None, name: str, collected: dict[str, bytes], on_line: Callable[[str], None] | None
+) -> None:
+    lines = []
+    for line in stream or ():
+        lines.append(line)
+        if on_line is not None:
+            on_line(line.decode(errors="replace").rstrip())
+    collected[name] = b"".join(lines)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

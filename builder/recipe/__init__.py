@@ -1,0 +1,1 @@
+"""What a person writes: the wished stack, with line numbers for every complaint."""

@@ -1,0 +1,46 @@
+"""What belongs to the machine and never to a recipe: the store, mirrors, the engine's address."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The user's own machine settings, from the environment.
+
+    `debian_mirror` and `debian_security_mirror` are base URLs of a Debian archive (default: those of the
+    machine's apt, else those of mmdebstrap); `index_url` is a PEP 503 index (default: that of uv and pip's settings).
+    """
+
+    store: Path
+    debian_mirror: str | None
+    debian_security_mirror: str | None
+    index_url: str | None
+    engine_host: str | None
+    ca_bundle: Path | None
+    verbose: bool = False
+
+
+def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
+    """Read the settings from `environment`; nothing here touches the disk or the network."""
+
+    def get(*names: str) -> str | None:
+        return next((environment[name] for name in names if environment.get(name)), None)
+
+    cache = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root")) / ".cache")
+    ca_bundle = get("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+    return Settings(
+        store=Path(get("ENVBUILD_STORE") or cache / "envbuild"),
+        debian_mirror=get("ENVBUILD_DEBIAN_MIRROR"),
+        debian_security_mirror=get("ENVBUILD_DEBIAN_SECURITY_MIRROR"),
+        index_url=get("ENVBUILD_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"),
+        engine_host=get("DOCKER_HOST"),
+        ca_bundle=Path(ca_bundle) if ca_bundle else None,
+    )

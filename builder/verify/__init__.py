@@ -1,0 +1,1 @@
+"""Image -> Verdict: what was seen when the stack ran."""

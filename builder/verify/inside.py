@@ -1,0 +1,81 @@
+"""Run a probe inside an image: no network, the probe's source mounted read-only, a JSON report as the last line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import builder
+from builder.engine import ContainerRun, Exit, Mount
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from builder.engine import Engine
+
+SOURCE = Path(builder.__file__).parent
+TAIL_LINES = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeAnswer:
+    """What a probe said: its report (None: it ended without one), how it ended, and its last lines of log."""
+
+    report: dict[str, Any] | None
+    exit: Exit
+    tail: tuple[str, ...]
+
+    @property
+    def ending(self) -> str:
+        """How the container ended, in a few words."""
+        if self.exit.timed_out:
+            return f"no answer after {self.exit.seconds:.0f} s; the container was removed"
+        if self.exit.oom_killed:
+            return "killed: out of the memory that the recipe's `smoke.memory` allows"
+        return f"exit code {self.exit.code}"
+
+
+def run_probe(
+    engine: Engine,
+    *,
+    image: str,
+    module: str,
+    arguments: tuple[str, ...] = (),
+    mounts: tuple[Mount, ...] = (),
+    memory: int | None = None,
+    timeout: float = 600.0,
+    on_line: Callable[[str], None] | None = None,
+) -> ProbeAnswer:
+    """Run `builder.verify.probe.MODULE` with the image's own Python and return what it reported."""
+    ended = engine.run(
+        ContainerRun(
+            image=image,
+            command=("python3", "-m", f"builder.verify.probe.{module}", *arguments),
+            environment={"PYTHONPATH": "/envbuild", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"},  # noqa: S108
+            mounts=(Mount(source=SOURCE, target="/envbuild/builder"), *mounts),
+            tmpfs=("/tmp",),  # noqa: S108 - inside the container
+            memory=memory,
+            timeout=timeout,
+            read_only_root=True,
+        ),
+        on_line,
+    )
+    return ProbeAnswer(report=last_report(ended.stdout), exit=ended, tail=tail_of(ended))
+
+
+def last_report(stdout: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in the last line of a probe's output, or None."""
+    lines = stdout.decode(errors="replace").strip().splitlines()
+    try:
+        value = json.loads(lines[-1]) if lines else None
+    except json.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def tail_of(ended: Exit) -> tuple[str, ...]:
+    """Return the last lines that a container wrote to standard error, else to standard output."""
+    lines = (ended.stderr or ended.stdout).decode(errors="replace").rstrip().splitlines()
+    return tuple(lines[-TAIL_LINES:])

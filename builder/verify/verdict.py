@@ -1,0 +1,58 @@
+"""The verdict as frozen values: what was seen, bound to the digests of what it was seen on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from builder.document import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Outcome = Literal["passed", "failed", "skipped"]
+Result = Literal["good", "bad", "unverified"]
+Level = Literal["static", "dry-run", "cpu-decode", "gpu-decode", "target-decode"]
+
+
+class Check(Document):
+    """One check: its level, what it saw in one sentence, its figures, and the lines that prove it."""
+
+    name: str
+    level: Level
+    outcome: Outcome
+    summary: str
+    figures: dict[str, str | int | float | bool] = {}
+    evidence: tuple[str, ...] = ()
+
+
+class Verdict(Document):
+    """What is proven of one image. `result` is good only if every required level passed; skipped is not passed."""
+
+    version: Literal[1] = 1
+    recipe: str
+    result: Result
+    cause: str
+    lock_digest: str
+    image_id: str
+    suite_digest: str
+    engine: dict[str, str]
+    required: tuple[Level, ...]
+    checks: tuple[Check, ...]
+    finished: str
+
+
+def judge(checks: Iterable[Check], required: Iterable[Level]) -> tuple[Result, str]:
+    """Return the result and its one-sentence cause: the first failure, else the first required level not proven."""
+    seen = tuple(checks)
+    needed = tuple(required)
+    for check in seen:
+        if check.outcome == "failed" and check.level in needed:
+            return "bad", f"{check.name}: {check.summary}"
+    for level in needed:
+        own = [check for check in seen if check.level == level]
+        if not own:
+            return "unverified", f"{level}: not run"
+        for check in own:
+            if check.outcome != "passed":
+                return "unverified", f"{check.name}: {check.summary}"
+    return "good", f"{len(seen)} checks passed: {', '.join(check.name for check in seen if check.outcome == 'passed')}"
