@@ -1,0 +1,81 @@
+"""Render the Dockerfiles of a recipe and its lock: the readable specification, committed and checked."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from builder.build.environment import image_environment, image_labels
+from builder.document import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from builder.lock.model import Lock, LockedWheel
+    from builder.recipe.model import Recipe
+
+
+def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
+    """Return the rendered files by name: the image's Dockerfile and, where something is compiled, the toolchain's."""
+    templates = Environment(
+        loader=PackageLoader("builder.build", "dockerfiles"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - Dockerfiles are no HTML
+    )
+    templates.filters["quoted"] = json.dumps
+    built = sorted(name for name, package in recipe.stack.items() if package.build is not None)
+    values = {
+        "recipe": recipe,
+        "suite": lock.file.debian.suite,
+        "base": lock.file.debian.base,
+        "debs": lock.file.debian.toolchain,
+        "built": built,
+        "python": f"python{recipe.python}",
+        "tools": _version(lock.toolchain_wheels, "pip"),
+        "compiler": _compiler(lock.toolchain_wheels),
+        "cuda_major": (recipe.cuda or "").partition(".")[0],
+        "environment": image_environment(lock),
+        "labels": image_labels(recipe, lock),
+    }
+    files = {
+        "Dockerfile": templates.get_template("Dockerfile.j2").render(values),
+        "requirements.txt": _requirements(lock.wheels),
+    }
+    if built:
+        files["Dockerfile.toolchain"] = templates.get_template("Dockerfile.toolchain.j2").render(values)
+        files["requirements.toolchain.txt"] = _requirements(lock.toolchain_wheels)
+    return files
+
+
+def write_dockerfiles(files: dict[str, str], folder: Path) -> tuple[str, ...]:
+    """Write the rendered files that differ and remove the rest; return the names that changed."""
+    changed = stale_dockerfiles(files, folder)
+    for name in changed:
+        if name in files:
+            write_atomic(folder / name, files[name].encode())
+        else:
+            (folder / name).unlink()
+    return changed
+
+
+def stale_dockerfiles(files: dict[str, str], folder: Path) -> tuple[str, ...]:
+    """Return the names of committed files that are not what the recipe and the lock render to."""
+    present = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*")} if folder.is_dir() else {}
+    return tuple(sorted(name for name in {*files, *present} if files.get(name) != present.get(name)))
+
+
+def _requirements(wheels: Iterable[LockedWheel]) -> str:
+    return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in wheels)
+
+
+def _version(wheels: Iterable[LockedWheel], name: str) -> str:
+    return next((wheel.version for wheel in wheels if wheel.name == name), "")
+
+
+def _compiler(wheels: Iterable[LockedWheel]) -> str:
+    version = _version(wheels, "nvidia-cuda-nvcc")
+    return f"nvcc {version}" if version else ""

@@ -1,0 +1,7 @@
+#!/bin/sh
+# Compiles the source tree at /source into one wheel in /output: fixed path, no network, the toolchain's own packages.
+set -eu
+mkdir -p /build/source
+cp -R /source/. /build/source
+cd /build/source
+exec python3 -m build --wheel --no-isolation --outdir /output .
