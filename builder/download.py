@@ -32,7 +32,11 @@ class DownloadError(ResolveError):
 
 
 class NotFoundError(DownloadError):
-    """The server says that there is no such file."""
+    """The server says that there is no such file; `url` is the address that was asked for."""
+
+    def __init__(self, url: str, status: int) -> None:
+        super().__init__(f"no such file on the server: {shown(url)} (HTTP {status})")
+        self.url = url
 
 
 class _TransientError(Exception):
@@ -312,7 +316,7 @@ def _refuse(response: requests.Response, url: str) -> None:
         asked = response.headers.get("Retry-After", "")
         raise _TransientError(f"HTTP {status} {response.reason}", float(asked) if asked.isdigit() else 0.0)
     if status in GONE_STATUS:
-        raise NotFoundError(f"no such file on the server: {shown(url)} (HTTP {status})")
+        raise NotFoundError(url, status)
     if status >= 400 and status != 416:
         raise DownloadError(f"the server refused {shown(url)}: HTTP {status} {response.reason}")
 

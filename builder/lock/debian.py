@@ -1,0 +1,217 @@
+"""Recipe's Debian packages -> DebianLock: exact versions and hashes of the base and of the toolchain on top of it."""
+
+from __future__ import annotations
+
+import difflib
+import lzma
+import re
+from typing import TYPE_CHECKING
+
+from builder.download import Download, NotFoundError, fetch_all
+from builder.errors import ResolveError
+from builder.lock.debian_archive import (
+    ARCHITECTURE,
+    fetch_indexes,
+    fetch_releases,
+    find_mirrors,
+    lay_out,
+    stanzas_of,
+)
+from builder.lock.model import DebianLock, LockedDeb
+from builder.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from builder.download import Progress
+    from builder.lock.debian_archive import Archive, SignedRelease
+    from builder.process import Completed
+    from builder.settings import Settings
+    from builder.store import Store
+
+# What an image with a Python inference stack needs: torch's libraries link libstdc++ and libgomp, which Debian's
+# python3 does not bring.
+BASE_PACKAGES = ("ca-certificates", "libgomp1", "libstdc++6", "python3")
+
+# What nvcc and Python's extension modules need to compile. nvcc 13.1 takes host compilers up to gcc 15
+# (CUDA Installation Guide for Linux, "Host Compiler Support Policy"); bookworm has 12, trixie has 14.
+TOOLCHAIN_PACKAGES = ("binutils", "ccache", "g++", "gcc", "make", "python3-dev")
+
+_APT_FOLDERS = (
+    "etc/apt/apt.conf.d",
+    "etc/apt/preferences.d",
+    "etc/apt/sources.list.d",
+    "etc/apt/trusted.gpg.d",
+    "var/cache/apt/archives/partial",
+    "var/lib/apt/lists/partial",
+    "var/lib/dpkg",
+)
+
+
+class DebGoneError(ResolveError):
+    """A locked .deb was superseded: the mirror has dropped it, and the store never had it."""
+
+
+class Catalogue:
+    """All packages of a suite: the paragraphs of its indexes by name, with the archive that has them."""
+
+    def __init__(self, indexes: Iterable[tuple[Archive, str]]) -> None:
+        self._indexes = [(archive, stanzas_of(text)) for archive, text in indexes]
+
+    def stanza(self, name: str, version: str) -> tuple[Archive, str]:
+        """Return where exactly this version is, and its paragraph."""
+        for archive, stanzas in self._indexes:
+            for stanza in stanzas.get(name, ()):
+                if f"\nVersion: {version}\n" in stanza:
+                    return archive, stanza
+        raise ResolveError(f"apt chose {name} {version}, which no signed index names")
+
+    def require(self, names: Iterable[str], suite: str) -> None:
+        """Refuse a name that is not a package, and name the nearest ones."""
+        for name in names:
+            if not any(name in stanzas for _, stanzas in self._indexes):
+                raise ResolveError(f"{suite} has no package {name!r}", remedy=self._advice(name))
+
+    def _advice(self, name: str) -> str:
+        provided = re.compile(rf"^Provides:(?:.*[ ,])?{re.escape(name)}(?:[ ,(].*)?$", re.MULTILINE)
+        known: set[str] = set()
+        providers: set[str] = set()
+        for _, stanzas in self._indexes:
+            known.update(stanzas)
+            providers.update(own for own, texts in stanzas.items() if any(provided.search(text) for text in texts))
+        if providers:
+            return f"{name} is a virtual package; name one that provides it: {', '.join(sorted(providers)[:5])}"
+        near = difflib.get_close_matches(name, sorted(known), n=3)
+        return f"did you mean {', '.join(near)}?" if near else "look the name up with `apt-cache search`"
+
+
+def resolve_debian(
+    suite: str,
+    base_packages: Iterable[str],
+    toolchain_packages: Iterable[str],
+    store: Store,
+    settings: Settings,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> DebianLock:
+    """Choose the newest packages of a suite with its updates and security updates, and all that they depend on.
+
+    The base holds `minbase` (Debian's essential and required packages and apt) and `base_packages`; the toolchain holds
+    what `toolchain_packages` add to that base. Recommended packages are left out. No mirror is named in the result.
+    """
+    base_names, toolchain_names = sorted(set(base_packages)), sorted(set(toolchain_packages))
+    mirrors = find_mirrors(settings)
+    releases = fetch_releases(suite, mirrors, settings)
+    fetch_indexes(releases, mirrors, store, settings, on_progress)
+    catalogue = Catalogue((signed.release.archive, _index(signed, store)) for signed in releases)
+    catalogue.require((*base_names, *toolchain_names), suite)
+    with store.scratch() as scratch:
+        sources = lay_out(releases, store, scratch / "mirror")
+        base = _resolve_base(suite, base_names, sources)
+        status = [catalogue.stanza(name, version)[1] for name, version in base.items()]
+        toolchain = _resolve_on_top(toolchain_names, status, sources, scratch / "apt") if toolchain_names else {}
+    return DebianLock(
+        suite=suite,
+        architecture=ARCHITECTURE,
+        releases=tuple(signed.release for signed in releases),
+        base=_locked(base, catalogue),
+        toolchain=_locked(toolchain, catalogue),
+    )
+
+
+def fetch_debs(
+    packages: Iterable[LockedDeb],
+    store: Store,
+    settings: Settings,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> None:
+    """Bring every locked .deb into the store; raise DebGoneError for one that was superseded and is nowhere."""
+    missing = [deb for deb in packages if not store.has(deb.sha256)]
+    if not missing:
+        return
+    mirrors = find_mirrors(settings)
+    by_url = {mirrors.url(deb.archive, deb.filename): deb for deb in missing}
+    downloads = [
+        Download(url=url, sha256=deb.sha256, size=deb.size, label=f"{deb.name} {deb.version}")
+        for url, deb in by_url.items()
+    ]
+    try:
+        fetch_all(downloads, store, settings, on_progress)
+    except NotFoundError as error:
+        deb = by_url[error.url]
+        raise DebGoneError(
+            f"the locked package {deb.name} {deb.version} is no longer on the mirror, and the store does not have it",
+            remedy="lock again with `envbuild lock RECIPE`, or take the file from the store of a machine that has it",
+            evidence=(error.message, f"sha256 {deb.sha256}"),
+        ) from error
+
+
+def chosen_packages(simulation: str) -> dict[str, str]:
+    """Read names and versions out of the `Inst NAME (VERSION …)` lines of a simulated apt, sorted by name."""
+    lines = re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+) ", simulation, re.MULTILINE)
+    return dict(sorted(lines))
+
+
+def _index(signed: SignedRelease, store: Store) -> str:
+    return lzma.decompress(store.path(signed.release.packages_sha256).read_bytes()).decode()
+
+
+def _resolve_base(suite: str, names: list[str], sources: tuple[str, ...]) -> dict[str, str]:
+    """Ask mmdebstrap what it would install: without privileges, because nothing is installed."""
+    command = ["mmdebstrap", "--simulate", "--verbose", "--mode=chrootless", "--variant=minbase"]
+    command += [f"--architectures={ARCHITECTURE}", f"--include={','.join(names)}", suite, "-"]
+    answer = run([*command, *(f"deb {source}" for source in sources)])
+    return _answer_of(answer, names)
+
+
+def _resolve_on_top(names: list[str], status: list[str], sources: tuple[str, ...], root: Path) -> dict[str, str]:
+    """Ask apt what it would add to a machine that has exactly the base: its dpkg database is made from the index."""
+    for folder in _APT_FOLDERS:
+        (root / folder).mkdir(parents=True)
+    (root / "var/lib/dpkg/status").write_text("\n".join(_installed(stanza) for stanza in status))
+    # The signatures were checked before; apt reads our copies.
+    lines = [f"deb [trusted=yes arch={ARCHITECTURE}] {source}\n" for source in sources]
+    (root / "etc/apt/sources.list").write_text("".join(lines))
+    configuration = root / "apt.conf"
+    configuration.write_text(
+        f'Dir "{root}/";\nDir::State::status "{root}/var/lib/dpkg/status";\n'
+        f'APT::Architecture "{ARCHITECTURE}";\nAPT::Architectures {{ "{ARCHITECTURE}"; }};\n'
+        'APT::Install-Recommends "false";\nAPT::Sandbox::User "root";\nAcquire::Languages "none";\n'
+    )
+    environment = {"APT_CONFIG": str(configuration), "LC_ALL": "C.UTF-8"}
+    _answer_of(run(["apt-get", "update"], environment=environment), names)
+    return _answer_of(run(["apt-get", "install", "--simulate", *names], environment=environment), names)
+
+
+def _installed(stanza: str) -> str:
+    name, rest = stanza.split("\n", 1)
+    return f"{name}\nStatus: install ok installed\n{rest}"
+
+
+def _answer_of(answer: Completed, names: list[str]) -> dict[str, str]:
+    if answer.code != 0:
+        lines = [line for line in answer.text.splitlines() if line.strip()]
+        raise ResolveError(
+            f"the Debian packages cannot be installed together: {', '.join(names)}",
+            remedy="the lines say which dependency fails; a mirror in the middle of an update fails like this too",
+            evidence=tuple(lines[-12:]),
+        )
+    return chosen_packages(answer.text)
+
+
+def _locked(chosen: Mapping[str, str], catalogue: Catalogue) -> tuple[LockedDeb, ...]:
+    return tuple(_locked_deb(name, *catalogue.stanza(name, version)) for name, version in chosen.items())
+
+
+def _locked_deb(name: str, archive: Archive, stanza: str) -> LockedDeb:
+    fields = dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", stanza, re.MULTILINE))
+    return LockedDeb(
+        name=name,
+        version=fields["Version"],
+        architecture=fields["Architecture"],
+        archive=archive,
+        filename=fields["Filename"],
+        sha256=fields["SHA256"],
+        size=int(fields["Size"]),
+    )
