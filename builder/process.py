@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, ClassVar
 from builder.errors import EnvbuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
 
@@ -42,6 +42,7 @@ def run(
     command: Sequence[str],
     *,
     environment: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
     cwd: Path | None = None,
     stdin: bytes = b"",
     timeout: float | None = None,
@@ -49,7 +50,8 @@ def run(
 ) -> Completed:
     """Run a program to its end in a process group of its own, and end the whole group on timeout or interrupt.
 
-    `environment` adds to the caller's own; `timeout` is in seconds; `on_line` sees each line of standard error live.
+    `environment` adds to the caller's own, of which the program does not see the names in `without`; `timeout` is in
+    seconds; `on_line` sees each line of standard error live.
     """
     try:
         process = subprocess.Popen(
@@ -58,7 +60,7 @@ def run(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
-            env={**os.environ, **(environment or {})},
+            env={name: value for name, value in os.environ.items() if name not in without} | dict(environment or {}),
             start_new_session=True,
         )
     except FileNotFoundError as error:
