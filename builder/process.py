@@ -71,31 +71,37 @@ def run(
             f"the program {name!r} is not installed", remedy=f"install it, on Debian or Ubuntu: apt-get install {name}"
         ) from None
     collected: dict[str, bytes] = {}
-    readers = [
-        threading.Thread(target=_read, args=(process.stdout, "stdout", collected, None), daemon=True),
-        threading.Thread(target=_read, args=(process.stderr, "stderr", collected, on_line), daemon=True),
-    ]
-    for reader in readers:
-        reader.start()
-    timed_out = False
-    try:
-        if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(stdin)
-                process.stdin.close()
-        process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        timed_out = True
-    finally:
-        _end_group(process)
-    for reader in readers:
-        reader.join()
+    with process:
+        readers = [
+            threading.Thread(target=_read, args=(process.stdout, "stdout", collected, None), daemon=True),
+            threading.Thread(target=_read, args=(process.stderr, "stderr", collected, on_line), daemon=True),
+        ]
+        for reader in readers:
+            reader.start()
+        try:
+            timed_out = _feed_and_wait(process, stdin, timeout)
+        finally:
+            _end_group(process)
+        for reader in readers:
+            reader.join()
     return Completed(
         code=process.returncode,
         stdout=collected.get("stdout", b""),
         stderr=collected.get("stderr", b""),
         timed_out=timed_out,
     )
+
+
+def _feed_and_wait(process: subprocess.Popen[bytes], stdin: bytes, timeout: float | None) -> bool:
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(stdin)
+            process.stdin.close()
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 def _read(

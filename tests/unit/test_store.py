@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.errors import BuildFailedError, ResolveError
+from builder.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_is_found_under_the_hash_of_its_bytes(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    with store.scratch() as folder:
+        (folder / "a").write_bytes(b"wheel")
+        sha256 = store.add(folder / "a")
+    assert sha256 == hashlib.sha256(b"wheel").hexdigest()
+    assert store.path(sha256).read_bytes() == b"wheel"
+
+
+def test_bytes_that_are_not_what_the_lock_says_never_enter(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    with store.scratch() as folder:
+        (folder / "torch.whl").write_bytes(b"tampered")
+        with pytest.raises(ResolveError, match=r"torch\.whl has sha256"):
+            store.add(folder / "torch.whl", "0" * 64)
+    assert not any((tmp_path / "store" / "files").rglob("*"))
+
+
+def test_a_result_comes_back_until_it_is_forgotten(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    assert store.result("wheel", "k") is None
+    store.keep_result("wheel", "k", {"sha256": "ab"})
+    assert store.result("wheel", "k") == {"sha256": "ab"}
+    store.forget_result("wheel", "k")
+    assert store.result("wheel", "k") is None
+
+
+def test_a_damaged_result_counts_as_none(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.keep_result("wheel", "k", {"sha256": "ab"})
+    (tmp_path / "store/results/wheel/k.json").write_text('{"sha256": ')
+    assert store.result("wheel", "k") is None
+
+
+def test_scratch_folders_of_dead_processes_are_swept_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    for pid in (dead.pid, os.getpid()):
+        (tmp_path / f"store/tmp/{pid}-x").mkdir()
+    with store.scratch() as folder:
+        assert folder.is_dir()
+    assert [p.name for p in (tmp_path / "store/tmp").iterdir()] == [f"{os.getpid()}-x"]
+
+
+def test_a_lock_keeps_a_second_process_out_and_ends_with_its_holder(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    code = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'wb')\n"
+        "try:\n fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except BlockingIOError:\n sys.exit(7)\n"
+    )
+    attempt = [sys.executable, "-c", code, str(tmp_path / "store/locks/job")]
+    with store.exclusive("job"):
+        assert subprocess.run(attempt, check=False).returncode == 7
+    assert subprocess.run(attempt, check=False).returncode == 0
+
+
+def test_a_store_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildFailedError, match="cannot be written: Not a directory"):
+        Store(tmp_path / "file" / "store")
