@@ -2,43 +2,91 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from builder.document import Document
 
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
 DebianSuite = Literal["bookworm", "trixie"]
 CheckName = Literal["static", "dry-run", "cpu-decode", "gpu-decode", "target-decode"]
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$", max_length=80)]
-Version = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*([a-z]+[0-9]*)?(\.?(post|dev)[0-9]+)?(\+[a-z0-9.]+)?$")]
-MinorVersion = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$")]
-Capability = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9][af]?$")]
-Digest = Annotated[str, Field(pattern=r"^[a-z0-9.:/_-]+@sha256:[0-9a-f]{64}$")]
-Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
+# What each pattern below means, for the person whose text does not match it.
+FORMS: dict[str, str] = {}
+
+
+def _text(pattern: str, form: str) -> FieldInfo:
+    FORMS[pattern] = form
+    info: FieldInfo = Field(pattern=pattern)
+    return info
+
+
+def _says(description: str, *, alias: str | None = None, strict: bool | None = None) -> FieldInfo:
+    info: FieldInfo = Field(description=description, alias=alias, strict=strict)
+    return info
+
+
+def _list(description: str, *, least: int = 0) -> FieldInfo:
+    info: FieldInfo = Field(description=description, strict=False, min_length=least)
+    return info
+
+
+Name = Annotated[
+    str,
+    _text(
+        r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$",
+        "a name: small letters, digits, `-`, `_` and `.`, with a letter or digit at both ends",
+    ),
+    Field(max_length=80),
+]
+Version = Annotated[
+    str,
+    _text(
+        r"^[0-9]+(\.[0-9]+)*([a-z]+[0-9]*)?(\.?(post|dev)[0-9]+)?(\+[a-z0-9.]+)?$",
+        "one exact version, such as '2.9.1' or '0.5.12.post1' (no range, no leading v)",
+    ),
+]
+MinorVersion = Annotated[str, _text(r"^[0-9]+\.[0-9]+$", "a version of two parts, such as '3.11' or '13.1'")]
+Capability = Annotated[str, _text(r"^[0-9]+\.[0-9][af]?$", "a compute capability, such as '12.0', '12.0a' or '12.0f'")]
+Digest = Annotated[
+    str,
+    _text(
+        r"^[a-z0-9.:/_-]+@sha256:[0-9a-f]{64}$",
+        "an image by digest: `name@sha256:` and 64 hexadecimal digits, never a tag alone",
+    ),
+]
+Commit = Annotated[
+    str,
+    _text(r"^[0-9a-f]{40}([0-9a-f]{24})?$", "a full commit hash of 40 (or 64) hexadecimal digits, no branch or tag"),
+]
+Driver = Annotated[str, _text(r"^[0-9]+\.[0-9]+(\.[0-9]+)?$", "an NVIDIA driver version, such as '590.44.01'")]
+Date = Annotated[str, _text(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", "a day as year-month-day, such as 2026-06-30")]
+Size = Annotated[str, _text(r"^[0-9]+[mg]$", "a size in mebibytes or gibibytes, such as '512m' or '8g'")]
 Sentence = Annotated[str, Field(min_length=8)]
 
 
 class Target(Document):
     """The GPU that the stack is for: an id of the target table, and how many of them."""
 
-    gpu: Name
-    count: Annotated[int, Field(ge=1)] = 1
+    gpu: Annotated[Name, _says("the GPU, by its id in the table of targets, such as rtx-pro-6000")]
+    count: Annotated[int, Field(ge=1), _says("how many of them one machine has")] = 1
 
 
 class Host(Document):
     """What the recipe asks of the machine that runs the image."""
 
-    driver: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+(\.[0-9]+)?$")]
+    driver: Annotated[Driver, _says("the oldest NVIDIA driver that the stack may meet")]
 
 
 class Base(Document):
     """The root of the image: a Debian suite bootstrapped from the mirror, or an image by digest."""
 
-    debian: DebianSuite | None = None
-    packages: tuple[Name, ...] = ()
-    image: Digest | None = None
+    debian: Annotated[DebianSuite | None, _says("a Debian suite, bootstrapped from signed package lists")] = None
+    packages: Annotated[tuple[Name, ...], _list("Debian packages besides the smallest system")] = ()
+    image: Annotated[Digest | None, _says("an image by digest, taken as it is")] = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Base:
@@ -52,25 +100,25 @@ class Base(Document):
 class Index(Document):
     """A package index besides the default one, and the packages that come from it and from nowhere else."""
 
-    url: str
-    packages: Annotated[tuple[str, ...], Field(min_length=1)]
+    url: Annotated[str, _says("the address of the index (PEP 503)")]
+    packages: Annotated[tuple[str, ...], _list("the packages that come from it, and only from it", least=1)]
 
 
 class Fix(Document):
     """A change that the git source must contain: proven by an ancestor commit or by text in a file."""
 
-    id: str
-    commit: Commit | None = None
-    file: str | None = None
-    contains: str | None = None
+    id: Annotated[str, _says("what people call it, such as sglang#14311")]
+    commit: Annotated[Commit | None, _says("a commit that must be in the history")] = None
+    file: Annotated[str | None, _says("a file of the source that shows the change")] = None
+    contains: Annotated[str | None, _says("the text that the file must contain")] = None
 
 
 class BuildSettings(Document):
     """How a package is compiled, where the target and the package's own data do not say it already."""
 
-    archs: tuple[Capability, ...] = ()
-    requires: tuple[str, ...] = ()
-    env: dict[str, str] = {}
+    archs: Annotated[tuple[Capability, ...], _list("compute capabilities to compile for (default: the target's)")] = ()
+    requires: Annotated[tuple[str, ...], _list("packages that the compilation needs besides those it declares")] = ()
+    env: Annotated[dict[str, str], _says("environment variables of the compilation")] = {}
 
 
 def _short_form(value: Any) -> Any:  # noqa: ANN401 - what YAML gives
@@ -80,15 +128,15 @@ def _short_form(value: Any) -> Any:  # noqa: ANN401 - what YAML gives
 class Package(Document):
     """One pin of the stack: a released version, a git commit, or a folder beside the recipe."""
 
-    version: Version | None = None
-    git: str | None = None
-    commit: Commit | None = None
-    subdirectory: str | None = None
-    patches: tuple[str, ...] = ()
-    fixes: tuple[Fix, ...] = ()
-    path: str | None = None
-    extras: tuple[Name, ...] = ()
-    build: BuildSettings | None = None
+    version: Annotated[Version | None, _says("a released version")] = None
+    git: Annotated[str | None, _says("the address of a git repository")] = None
+    commit: Annotated[Commit | None, _says("the commit of the git repository, by its full hash")] = None
+    subdirectory: Annotated[str | None, _says("the folder of the repository that holds the package")] = None
+    patches: Annotated[tuple[str, ...], _list("patch files beside the recipe, applied in this order")] = ()
+    fixes: Annotated[tuple[Fix, ...], _list("changes that the git source must contain")] = ()
+    path: Annotated[str | None, _says("a source folder beside the recipe")] = None
+    extras: Annotated[tuple[Name, ...], _list("extras of the package")] = ()
+    build: Annotated[BuildSettings | None, _says("compile the package, with these settings")] = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Package:
@@ -108,26 +156,34 @@ class Package(Document):
 class Override(Document):
     """A requirement of some package overruled, and why."""
 
-    version: Version
-    reason: Sentence
+    version: Annotated[Version, _says("the version that is taken, whatever other packages ask for")]
+    reason: Annotated[Sentence, _says("why, in a sentence")]
 
 
 class Serve(Document):
     """How the recipe's server is started."""
 
-    engine: Literal["sglang", "vllm", "transformers"]
-    model: str | None = None
-    args: dict[str, str | int | float | bool] = {}
-    env: dict[str, str] = {}
+    engine: Annotated[Literal["sglang", "vllm", "transformers"], _says("the program that serves the model")]
+    model: Annotated[str | None, _says("the checkpoint, by its public name or its folder")] = None
+    args: Annotated[
+        dict[str, str | int | float | bool],
+        _says("the server's options without the leading dashes; true for one that takes no value"),
+    ] = {}
+    env: Annotated[dict[str, str], _says("environment variables of the server")] = {}
+    shm_size: Annotated[Size | None, _says("the container's /dev/shm, such as '8g'", alias="shm-size")] = None
+    ipc: Annotated[Literal["host", "private"] | None, _says("the container's IPC namespace")] = None
 
 
 class Smoke(Document):
     """The proof: which tiny model, and the checks that must pass for `good`."""
 
-    model: Literal["glm5-nvfp4"] = "glm5-nvfp4"
-    require: Annotated[tuple[CheckName, ...], Field(min_length=1)] = ("static", "cpu-decode")
-    memory: Annotated[str, Field(pattern=r"^[0-9]+[mg]$")] = "4g"
-    timeout: Annotated[int, Field(ge=10)] = 600
+    model: Annotated[Literal["glm5-nvfp4"], _says("the tiny model that decodes")] = "glm5-nvfp4"
+    require: Annotated[
+        tuple[CheckName, ...],
+        _list("the checks that must pass for `good`; one that cannot run makes the result unverified", least=1),
+    ] = ("static", "cpu-decode")
+    memory: Annotated[Size, _says("the memory of the smoke test's container")] = "4g"
+    timeout: Annotated[int, Field(ge=10), _says("seconds until the smoke test is given up")] = 600
 
 
 def _not_empty(value: dict[str, Package]) -> dict[str, Package]:
@@ -139,21 +195,22 @@ def _not_empty(value: dict[str, Package]) -> dict[str, Package]:
 class Recipe(Document):
     """A whole inference stack as a person wishes it."""
 
-    version: Literal[1]
-    name: Name
-    description: str = ""
-    target: Target
-    host: Host | None = None
-    base: Base
-    python: MinorVersion
-    cuda: MinorVersion | None = None
-    as_of: Annotated[str, Field(alias="as-of", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")] | None = None
-    indexes: dict[Name, Index] = {}
+    version: Annotated[Literal[1], _says("the version of this format")]
+    name: Annotated[Name, _says("the recipe's name, which its lock and its image bear too")]
+    description: Annotated[str, _says("what the stack is for, in a sentence")] = ""
+    target: Annotated[Target, _says("the GPU that the stack is for")]
+    host: Annotated[Host | None, _says("what the recipe asks of the machine that runs the image")] = None
+    base: Annotated[Base, _says("the root of the image")]
+    python: Annotated[MinorVersion, _says("the Python of the image, such as '3.11'")]
+    cuda: Annotated[MinorVersion | None, _says("the CUDA toolkit that compiles, such as '13.1'")] = None
+    as_of: Annotated[Date | None, _says("take no package that is newer than this day", alias="as-of")] = None
+    indexes: Annotated[dict[Name, Index], _says("package indexes besides the default one, by a name you choose")] = {}
     stack: Annotated[
         dict[Name, Annotated[Package, BeforeValidator(_short_form)]],
         AfterValidator(_not_empty),
+        _says("the packages that matter, by name: a version, or a mapping that says more"),
     ]
-    overrides: dict[Name, Override] = {}
-    serve: Serve | None = None
-    smoke: Smoke = Smoke()
-    waive: dict[str, Sentence] = {}
+    overrides: Annotated[dict[Name, Override], _says("requirements of packages that are overruled, by package")] = {}
+    serve: Annotated[Serve | None, _says("how the server is started")] = None
+    smoke: Annotated[Smoke, _says("the proof that makes the stack good")] = Smoke()
+    waive: Annotated[dict[str, Sentence], _says("preflight rules that do not hold here, each with its reason")] = {}
