@@ -1,4 +1,4 @@
-"""The only door to Docker: few verbs, values in and out; anything that speaks the Docker API from Engine 20.10 on."""
+"""The only door to Docker: few verbs, values in and out; `builder.dockerd.client.connect` gives the real one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,216 @@
+"""Docker as an `Engine`: anything that speaks the Docker API from 1.41 (Engine 20.10) on."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from docker import APIClient
+from docker.errors import ImageNotFound, NotFound
+
+from builder.dockerd.buildkit import BuildLog, decode_trace
+from builder.dockerd.containers import remove_leftovers, run_container
+from builder.dockerd.context import context_tar, named_images
+from builder.dockerd.faults import disk_free, engine_errors, out_of_disk
+from builder.dockerd.stream import error_in, exchange
+from builder.engine import EngineFacts
+from builder.errors import BuildFailedError, EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from builder.dockerd.buildkit import FailedStep
+    from builder.engine import ContainerRun, Exit, ImageBuild
+    from builder.settings import Settings
+
+DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
+SCHEMES = ("unix://", "tcp://", "http://")
+MINIMUM_API = (1, 41)
+HELLO_SECONDS = 20
+CALL_SECONDS = 300
+
+_CONTAINERD_STORE = "io.containerd.snapshotter.v1"
+_NAME_CHARACTERS = 200
+_KILLED = 137
+
+
+def connect(settings: Settings, *, hello_seconds: int = HELLO_SECONDS) -> DockerEngine:
+    """Connect to the engine of the settings and remove what killed runs left on it; raise EngineError with a remedy."""
+    address = settings.engine_host or DEFAULT_ADDRESS
+    if not address.startswith(SCHEMES):
+        raise EngineError(f"DOCKER_HOST={address} is no address that envbuild can use", remedy="give unix:// or tcp://")
+    with engine_errors(address):
+        client = APIClient(base_url=address, version="auto", timeout=hello_seconds)
+    if tuple(int(part) for part in client.api_version.split(".")) < MINIMUM_API:
+        raise EngineError(
+            f"the engine at {address} speaks the Docker API {client.api_version}, envbuild needs 1.41",
+            remedy="install Docker Engine 20.10 or newer",
+        )
+    client.timeout = CALL_SECONDS
+    remove_leftovers(client, address=address)
+    return DockerEngine(client, address)
+
+
+class DockerEngine:
+    """The `Engine` protocol on a Docker engine; made by `connect`."""
+
+    def __init__(self, client: APIClient, address: str) -> None:
+        self._client = client
+        self._address = address
+
+    def facts(self) -> EngineFacts:
+        """Return what the engine says of itself; raise EngineError if it cannot be used."""
+        info = self._info()
+        return EngineFacts(
+            version=info["ServerVersion"],
+            api_version=self._client.api_version,
+            operating_system=info["OperatingSystem"],
+            cpus=info["NCPU"],
+            memory=info["MemTotal"],
+            storage_driver=info["Driver"],
+            root=info["DockerRootDir"],
+        )
+
+    def image_id(self, reference: str) -> str | None:
+        """Return the id of a local image (`sha256:…`), or None; never pulls."""
+        image = self._inspect(reference)
+        return None if image is None else str(image["Id"])
+
+    def chain_ids(self) -> frozenset[str]:
+        """Return the chain ids of all layers of all local images.
+
+        Empty under the containerd image store (`docker info`: driver-type io.containerd.snapshotter.v1): it finds
+        layers by the digest of their compressed bytes, so an archive for it must be whole.
+        """
+        if ["driver-type", _CONTAINERD_STORE] in (self._info().get("DriverStatus") or []):
+            return frozenset()
+        with engine_errors(self._address):
+            ids = {str(image["Id"]) for image in self._client.images()}
+        images = [self._inspect(image_id) for image_id in sorted(ids)]
+        return frozenset(
+            chain for image in images if image is not None for chain in chain_of(image["RootFS"].get("Layers") or [])
+        )
+
+    def load(self, archive: Iterable[bytes]) -> None:
+        """Stream a docker-archive into the engine; layers that it has may be missing in it."""
+        answer = exchange(self._client, "/images/load", parameters={"quiet": "1"}, body=archive, address=self._address)
+        with contextlib.closing(answer):
+            for message in answer:
+                error = error_in(message)
+                if error is not None:
+                    raise self._failure("the engine could not load an image", error)
+
+    def run(self, job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:
+        """Run a container to its end and remove it; the program's exit code is an answer, not an error.
+
+        `on_line` sees the lines of standard error live. Of very long output the middle is left out.
+        """
+        return run_container(self._client, job, on_line, address=self._address)
+
+    def build(self, job: ImageBuild, on_line: Callable[[str], None] | None = None) -> str:
+        """Build an image with BuildKit and return its id; raise BuildFailedError naming the failed step.
+
+        `on_line` sees the names of the steps and the lines that they write, live.
+        """
+        self._need_images(job)
+        log = BuildLog(on_line)
+        image_id = None
+        answer = exchange(
+            self._client,
+            "/build",
+            parameters=_build_parameters(job),
+            body=context_tar(job.context, job.dockerfile),
+            address=self._address,
+        )
+        with contextlib.closing(answer):
+            for message in answer:
+                error = error_in(message)
+                if error is not None:
+                    raise self._build_failure(job, error, log.failed())
+                if message.get("id") == "moby.buildkit.trace":
+                    log.see(decode_trace(base64.b64decode(message["aux"])))
+                elif message.get("id") == "moby.image.id":
+                    image_id = str(message["aux"]["ID"])
+        if image_id is None:
+            raise EngineError(f"the engine at {self._address} ended the build of {job.tag} without a result")
+        return image_id
+
+    def remove_image(self, reference: str) -> None:
+        """Remove a local image or tag, if it is there."""
+        with engine_errors(self._address), contextlib.suppress(NotFound):
+            self._client.remove_image(reference, force=True)
+
+    def _info(self) -> dict[str, Any]:
+        with engine_errors(self._address):
+            info: dict[str, Any] = self._client.info()
+            return info
+
+    def _inspect(self, reference: str) -> dict[str, Any] | None:
+        with engine_errors(self._address):
+            try:
+                image: dict[str, Any] = self._client.inspect_image(reference)  # type: ignore[no-untyped-call]
+            except ImageNotFound:
+                return None
+            return image
+
+    def _need_images(self, job: ImageBuild) -> None:
+        for image in named_images(job.dockerfile, job.arguments):
+            if self._inspect(image) is None:
+                raise BuildFailedError(
+                    f"building {job.tag}: its Dockerfile starts from {image}, which is not on the engine",
+                    remedy="build or load that image first; a build has no network and pulls nothing",
+                )
+
+    def _build_failure(self, job: ImageBuild, error: str, step: FailedStep | None) -> BuildFailedError:
+        if step is None:
+            return self._failure(f"building {job.tag} failed", error)
+        code = step.exit_code
+        if code is None:
+            how = "failed"
+        elif code == _KILLED:
+            how = f"was killed (exit code {code}): out of memory"
+        else:
+            how = f"failed with exit code {code}"
+        name = step.name if len(step.name) <= _NAME_CHARACTERS else f"{step.name[:_NAME_CHARACTERS]}…"
+        return self._failure(f"building {job.tag}: the step {name} {how}", error, step.lines)
+
+    def _failure(self, what: str, error: str, lines: tuple[str, ...] = ()) -> BuildFailedError:
+        """Return the failure, as a full disk where the engine's disk is full."""
+        root = Path(self.facts().root)
+        free = disk_free(root)
+        if out_of_disk(error, free):
+            left = "" if free is None else f", {free} bytes are free now"
+            return BuildFailedError(
+                f"{what}: out of disk on the engine's {root}{left}",
+                remedy="make room: `envbuild gc`, `docker image prune`, `docker builder prune`",
+                evidence=(*lines, *error.splitlines()),
+            )
+        return BuildFailedError(what, evidence=lines or tuple(error.splitlines()))
+
+
+def chain_of(diff_ids: Iterable[str]) -> tuple[str, ...]:
+    """Return the chain id of every prefix of layers, as the OCI image specification defines it.
+
+    The first is the layer's own diff id; each next is sha256 over the one before, a space and the layer's diff id.
+    """
+    chains: list[str] = []
+    for diff_id in diff_ids:
+        if chains:
+            chains.append(f"sha256:{hashlib.sha256(f'{chains[-1]} {diff_id}'.encode()).hexdigest()}")
+        else:
+            chains.append(diff_id)
+    return tuple(chains)
+
+
+def _build_parameters(job: ImageBuild) -> dict[str, str]:
+    return {
+        "version": "2",  # BuildKit
+        "t": job.tag,
+        "networkmode": "none",
+        "buildargs": json.dumps(dict(job.arguments), sort_keys=True),
+        "labels": json.dumps({"envbuild.built": "1"}),
+    }

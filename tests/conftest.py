@@ -1,0 +1,49 @@
+"""What all tests share: a Docker engine that must be there where a test needs one, and a tiny image made offline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.errors import EngineError
+from builder.settings import settings_from
+from tests.tiny_image import tiny_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from builder.dockerd.client import DockerEngine
+
+TINY = "envbuild-test/tiny:1"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    uses_engine = "engine" in getattr(item, "fixturenames", ())
+    if uses_engine and item.get_closest_marker("docker") is None:
+        pytest.fail("this test uses the fixture `engine`, so it needs the mark `docker`", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _engine_where_marked(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("docker") is not None:
+        request.getfixturevalue("engine")
+
+
+@pytest.fixture(scope="session")
+def engine() -> DockerEngine:
+    """The engine of this machine; without one a test that is marked `docker` fails, it is never skipped."""
+    from builder.dockerd.client import connect  # noqa: PLC0415 - unit tests need no docker
+
+    try:
+        return connect(settings_from())
+    except EngineError as error:
+        pytest.fail(f"{error.message}; {error.remedy} (tests without an engine: -m 'not docker')", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def tiny_image(engine: DockerEngine) -> Iterator[str]:
+    """A reference to an image with a shell and a few programs of this machine, made without any network."""
+    engine.load(tiny_archive(TINY))
+    yield TINY
+    engine.remove_image(TINY)
