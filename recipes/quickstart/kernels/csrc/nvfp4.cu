@@ -10,6 +10,7 @@ namespace nvfp4 {
 
 constexpr int kThreads = 256;
 constexpr int kBlocksPerSm = 8;
+constexpr int kWords = 4;
 
 __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -18,7 +19,7 @@ __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
     return bits;
 }
 
-// Eight codes of one word to eight bf16: 16 bytes. The product of code and block scale is exact in fp32; one rounding follows.
+// Eight codes of one word to eight bf16: 16 bytes. Code times block scale is exact in fp32; the global scale rounds once, bf16 once more.
 __device__ __forceinline__ uint4 dequantize_word(uint32_t codes, float block_scale, float global_scale) {
     float values[8];
 #pragma unroll
@@ -27,27 +28,25 @@ __device__ __forceinline__ uint4 dequantize_word(uint32_t codes, float block_sca
                       bf16_pair(values[6], values[7]));
 }
 
-__device__ __forceinline__ void dequantize_block(uint2 codes, uint32_t scale, float global_scale, uint4 *out) {
-    const float block_scale = decode_e4m3(scale);
-    out[0] = dequantize_word(codes.x, block_scale, global_scale);
-    out[1] = dequantize_word(codes.y, block_scale, global_scale);
-}
-
-// Rows are a multiple of a block and contiguous, so the tensor is one flat run of blocks: two of them per 16-byte load.
+// Rows are a multiple of a block and contiguous, so the tensor is one flat run of words, two of them per block scale. A thread
+// keeps kWords loads in flight, and neighbouring threads store neighbouring 16 bytes.
 __global__ void __launch_bounds__(kThreads)
-    dequantize_kernel(const uint8_t *packed, const uint8_t *scales, const float *global, uint4 *out, int64_t blocks) {
+    dequantize_kernel(const uint32_t *packed, const uint8_t *scales, const float *global, uint4 *out, int64_t words) {
     const float global_scale = *global;
-    const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-    const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-    for (int64_t pair = first; pair < blocks / 2; pair += stride) {
-        const uint4 codes = reinterpret_cast<const uint4 *>(packed)[pair];
-        const uchar2 scale = reinterpret_cast<const uchar2 *>(scales)[pair];
-        dequantize_block(make_uint2(codes.x, codes.y), scale.x, global_scale, out + 4 * pair);
-        dequantize_block(make_uint2(codes.z, codes.w), scale.y, global_scale, out + 4 * pair + 2);
-    }
-    if (first == 0 && blocks % 2 != 0) {
-        const int64_t last = blocks - 1;
-        dequantize_block(reinterpret_cast<const uint2 *>(packed)[last], scales[last], global_scale, out + 2 * last);
+    const int64_t tile = static_cast<int64_t>(kThreads) * kWords;
+    for (int64_t first = blockIdx.x * tile + threadIdx.x; first < words; first += gridDim.x * tile) {
+        uint32_t codes[kWords], scale[kWords];
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            const int64_t word = first + i * kThreads;
+            codes[i] = word < words ? packed[word] : 0;
+            scale[i] = word < words ? scales[word / 2] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            const int64_t word = first + i * kThreads;
+            if (word < words) out[word] = dequantize_word(codes[i], decode_e4m3(scale[i]), global_scale);
+        }
     }
 }
 
@@ -103,18 +102,18 @@ NVFP4_API int nvfp4_kernels_version() { return 1; }
 NVFP4_API const char *nvfp4_error_string(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
 // packed u8 [rows, columns/2], scales E4M3 [rows, columns/16], global_scale f32 [1] -> out bf16 [rows, columns]; all contiguous.
-// columns is a multiple of 16; packed and out are aligned to 16 bytes, scales to 2.
+// columns is a multiple of 16; packed is aligned to 4 bytes, out to 16.
 NVFP4_API int nvfp4_dequantize_bf16(const void *packed, const void *scales, const void *global_scale, void *out, int64_t rows,
                                     int64_t columns, void *stream) {
     if (bad_shape(rows, columns)) return cudaErrorInvalidValue;
-    if (!aligned(packed, 16) || !aligned(out, 16) || !aligned(scales, 2)) return cudaErrorMisalignedAddress;
-    const int64_t blocks = rows * (columns / kBlock);
-    if (blocks == 0) return cudaSuccess;
+    if (!aligned(packed, 4) || !aligned(out, 16)) return cudaErrorMisalignedAddress;
+    const int64_t words = rows * (columns / 8);
+    if (words == 0) return cudaSuccess;
     int grid = 0;
-    if (const cudaError_t error = grid_for((blocks + 1) / 2, &grid)) return error;
+    if (const cudaError_t error = grid_for((words + kWords - 1) / kWords, &grid)) return error;
     dequantize_kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const uint8_t *>(packed), static_cast<const uint8_t *>(scales), static_cast<const float *>(global_scale),
-        static_cast<uint4 *>(out), blocks);
+        static_cast<const uint32_t *>(packed), static_cast<const uint8_t *>(scales), static_cast<const float *>(global_scale),
+        static_cast<uint4 *>(out), words);
     return cudaGetLastError();
 }
 

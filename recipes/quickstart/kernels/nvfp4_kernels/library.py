@@ -46,7 +46,7 @@ def dequantize_raw(
 ) -> None:
     """Enqueue packed u8 [rows, columns/2] x E4M3 [rows, columns/16] x f32 [1] -> bf16 [rows, columns].
 
-    All are addresses on the current device and contiguous; `packed` and `out` are aligned to 16 bytes, `scales` to 2.
+    All are addresses on the current device and contiguous; `packed` is aligned to 4 bytes, `out` to 16.
     `stream` is a CUDA stream handle (0: the default stream). Raises Nvfp4Error.
     """
     _check("nvfp4_dequantize_bf16", packed, scales, global_scale, out, rows, columns, stream)
