@@ -1,0 +1,64 @@
+"""Fetching the wheels of a lock: only file name and sha256 are known, the user's index says where each file is."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from builder.download import DEFAULT_PATIENCE, Download, fetch_all, shown
+from builder.errors import ResolveError
+from builder.lock.index import INDEX_REMEDY, index_endpoint, index_of, project_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from builder.download import Patience, Progress
+    from builder.lock.index import IndexFile
+    from builder.lock.model import LockedWheel
+    from builder.recipe.model import Index
+    from builder.settings import Settings
+    from builder.store import Store
+
+LOOK_UPS = 16  # project pages asked for at a time
+
+
+def fetch_wheels(
+    wheels: Iterable[LockedWheel],
+    store: Store,
+    settings: Settings,
+    on_progress: Callable[[Progress], None] | None = None,
+    *,
+    indexes: Mapping[str, Index] | None = None,
+    patience: Patience = DEFAULT_PATIENCE,
+) -> None:
+    """Bring every wheel into the store; those that are there cost nothing, not even a look-up.
+
+    `indexes` are the recipe's: a package listed there is looked for nowhere else. Raise ResolveError if an index cannot
+    be asked, no longer has a file, or has another file under its name.
+    """
+    missing = tuple(wheel for wheel in wheels if not store.has(wheel.sha256))
+    default = index_endpoint(settings)
+
+    def look_up(wheel: LockedWheel) -> Download:
+        index = index_of(wheel.name, indexes or {}) or default
+        return _download(wheel, project_files(wheel.name, index, settings, patience=patience), index)
+
+    with ThreadPoolExecutor(LOOK_UPS) as pool:
+        downloads = tuple(pool.map(look_up, missing))
+    fetch_all(downloads, store, settings, on_progress, patience=patience)
+
+
+def _download(wheel: LockedWheel, files: Mapping[str, IndexFile], index: str) -> Download:
+    file = files.get(wheel.filename)
+    if file is None:
+        raise ResolveError(
+            f"the package index {shown(index)} does not have {wheel.filename} (any more)",
+            remedy=f"{INDEX_REMEDY}; if the file was withdrawn, lock again",
+        )
+    if file.sha256 not in {None, wheel.sha256}:
+        raise ResolveError(
+            f"the package index {shown(index)} has another file under the name {wheel.filename}",
+            remedy="do not use that index until you know who changed the file",
+            evidence=(f"locked sha256 {wheel.sha256}", f"the index says {file.sha256}"),
+        )
+    return Download(url=file.url, sha256=wheel.sha256, size=wheel.size, label=wheel.filename)
