@@ -1,0 +1,159 @@
+"""Layers -> image: config, manifest, and the archive that an engine loads; all bytes are functions of the inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from builder.build.tarlayer import BLOCK, MEDIA_TYPE, Blob
+from builder.document import canonical_json, sha256_bytes
+from builder.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from builder.engine import Engine
+    from builder.store import Store
+
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """A layer of an image: what its history calls it, and its blob in the store."""
+
+    title: str
+    blob: Blob
+    media_type: str = MEDIA_TYPE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageSettings:
+    """What an image says of itself; `epoch`, in seconds since 1970, is when it was created."""
+
+    epoch: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = ("python3",)
+    entrypoint: tuple[str, ...] = ()
+    workdir: str | None = None
+    architecture: str = "amd64"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """An assembled image (OCI image specification 1.1): its layers from the bottom, its config and its manifest."""
+
+    layers: tuple[Layer, ...]
+    config: bytes
+    manifest: bytes
+
+    @property
+    def config_digest(self) -> str:
+        """The digest of the config: what Docker calls the image's id."""
+        return f"sha256:{sha256_bytes(self.config)}"
+
+    @property
+    def manifest_digest(self) -> str:
+        """The digest of the manifest: the image's name in a registry."""
+        return f"sha256:{sha256_bytes(self.manifest)}"
+
+
+def assemble(layers: tuple[Layer, ...], settings: ImageSettings) -> Image:
+    """Return the image of some layers; nothing is read or written."""
+    config = canonical_json(_config(layers, settings))
+    manifest = canonical_json(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "config": {"mediaType": CONFIG_TYPE, "digest": f"sha256:{sha256_bytes(config)}", "size": len(config)},
+            "layers": [
+                {"mediaType": layer.media_type, "digest": layer.blob.digest, "size": layer.blob.size}
+                for layer in layers
+            ],
+        }
+    )
+    return Image(layers=layers, config=config, manifest=manifest)
+
+
+def load_image(image: Image, reference: str, *, engine: Engine, store: Store) -> None:
+    """Load an image into the engine under a reference, sending only the layers that the engine does not have.
+
+    Raises EngineError if the engine then has another image under that reference.
+    """
+    if engine.image_id(reference) == image.config_digest:
+        return
+    engine.load(docker_archive(image, reference, store=store, present=engine.chain_ids()))
+    seen = engine.image_id(reference)
+    if seen != image.config_digest:
+        raise EngineError(
+            f"the engine loaded {reference} as {seen or 'nothing'} instead of {image.config_digest}",
+            remedy="another process may have used the same reference; run it again",
+        )
+
+
+def docker_archive(image: Image, reference: str, *, store: Store, present: frozenset[str]) -> Iterator[bytes]:
+    """Yield a docker-archive (`docker load` reads it) piece by piece, without layers whose chain id is in `present`."""
+    config_name = f"{image.config_digest.removeprefix('sha256:')}.json"
+    names = [f"{layer.blob.digest.removeprefix('sha256:')}.tar.gz" for layer in image.layers]
+    manifest = [{"Config": config_name, "RepoTags": [reference], "Layers": names}]
+    yield from _small_file("manifest.json", canonical_json(manifest))
+    yield from _small_file(config_name, image.config)
+    sent = set()
+    for layer, name, chain_id in zip(image.layers, names, chain_ids(image.layers), strict=True):
+        if chain_id not in present and name not in sent:
+            sent.add(name)
+            yield from _file(name, store.path(layer.blob.digest.removeprefix("sha256:")), layer.blob.size)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def chain_ids(layers: tuple[Layer, ...]) -> tuple[str, ...]:
+    """Return the chain id of each layer: the name of it on top of those below (OCI image specification, config.md)."""
+    chain: list[str] = []
+    for layer in layers:
+        below = f"{chain[-1]} " if chain else ""
+        name = f"sha256:{hashlib.sha256((below + layer.blob.diff_id).encode()).hexdigest()}"
+        chain.append(name if below else layer.blob.diff_id)
+    return tuple(chain)
+
+
+def _config(layers: tuple[Layer, ...], settings: ImageSettings) -> dict[str, Any]:
+    created = datetime.fromtimestamp(settings.epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    run = {
+        "Env": [f"{name}={value}" for name, value in settings.environment.items()],
+        "Labels": dict(settings.labels),
+        "Cmd": list(settings.command),
+        "Entrypoint": list(settings.entrypoint),
+        "WorkingDir": settings.workdir,
+    }
+    return {
+        "created": created,
+        "architecture": settings.architecture,
+        "os": "linux",
+        "config": {name: value for name, value in run.items() if value},
+        "rootfs": {"type": "layers", "diff_ids": [layer.blob.diff_id for layer in layers]},
+        "history": [{"created": created, "created_by": f"envbuild: {layer.title}"} for layer in layers],
+    }
+
+
+def _small_file(name: str, data: bytes) -> Iterator[bytes]:
+    yield _header(name, len(data)) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
+
+
+def _file(name: str, path: Path, size: int) -> Iterator[bytes]:
+    yield _header(name, size)
+    with path.open("rb") as file:
+        while chunk := file.read(BLOCK):
+            yield chunk
+    yield bytes(-size % tarfile.BLOCKSIZE)
+
+
+def _header(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.PAX_FORMAT)
