@@ -48,8 +48,9 @@ class FakeEngine:
     def run(self, job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:
         self.runs.append(job)
         ended = self.answer(job)
-        for line in ended.stderr.decode(errors="replace").splitlines() if on_line else ():
-            on_line(line)
+        if on_line is not None:
+            for line in ended.stderr.decode(errors="replace").splitlines():
+                on_line(line)
         return ended
 
     def build(self, job: ImageBuild, on_line: Callable[[str], None] | None = None) -> str:

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from docker.errors import ImageNotFound, NotFound
 from builder.dockerd.buildkit import BuildLog, decode_trace
 from builder.dockerd.containers import remove_leftovers, run_container
 from builder.dockerd.context import context_tar, named_images
-from builder.dockerd.faults import disk_free, engine_errors, out_of_disk
+from builder.dockerd.faults import MAKE_ROOM, disk_free, engine_errors, out_of_disk
 from builder.dockerd.stream import error_in, exchange
 from builder.engine import EngineFacts
 from builder.errors import BuildFailedError, EngineError
@@ -44,8 +45,10 @@ def connect(settings: Settings, *, hello_seconds: int = HELLO_SECONDS) -> Docker
     if not address.startswith(SCHEMES):
         raise EngineError(f"DOCKER_HOST={address} is no address that envbuild can use", remedy="give unix:// or tcp://")
     with engine_errors(address):
+        _knock(address, hello_seconds)
         client = APIClient(base_url=address, version="auto", timeout=hello_seconds)
     if tuple(int(part) for part in client.api_version.split(".")) < MINIMUM_API:
+        client.close()
         raise EngineError(
             f"the engine at {address} speaks the Docker API {client.api_version}, envbuild needs 1.41",
             remedy="install Docker Engine 20.10 or newer",
@@ -53,6 +56,14 @@ def connect(settings: Settings, *, hello_seconds: int = HELLO_SECONDS) -> Docker
     client.timeout = CALL_SECONDS
     remove_leftovers(client, address=address)
     return DockerEngine(client, address)
+
+
+def _knock(address: str, seconds: float) -> None:
+    """Open the engine's socket once: docker-py leaves a socket open that it could not connect."""
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(seconds)
+            probe.connect(address.removeprefix("unix://"))
 
 
 class DockerEngine:
@@ -182,11 +193,11 @@ class DockerEngine:
         """Return the failure, as a full disk where the engine's disk is full."""
         root = Path(self.facts().root)
         free = disk_free(root)
-        if out_of_disk(error, free):
-            left = "" if free is None else f", {free} bytes are free now"
+        if out_of_disk("\n".join((error, *lines)), free):
+            left = "" if free is None else f", {free} bytes are free now that it has ended"
             return BuildFailedError(
                 f"{what}: out of disk on the engine's {root}{left}",
-                remedy="make room: `envbuild gc`, `docker image prune`, `docker builder prune`",
+                remedy=MAKE_ROOM,
                 evidence=(*lines, *error.splitlines()),
             )
         return BuildFailedError(what, evidence=lines or tuple(error.splitlines()))

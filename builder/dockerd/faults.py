@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FULL_DISK_BYTES = 64 << 20
+MAKE_ROOM = "make room: `envbuild gc`, `docker image prune`, `docker builder prune`"
 
 _START = "start it: `systemctl start docker`, or `dockerd` as root where there is no systemd"
+_LOOK = "see whether it still runs: `docker version`, `journalctl -u docker`"
 _ADVICE: tuple[tuple[type[OSError], str, str], ...] = (
     (
         FileNotFoundError,
@@ -48,12 +50,13 @@ def engine_errors(address: str) -> Iterator[None]:
 def engine_fault(error: BaseException, address: str) -> EngineError:
     """Return the cause as an EngineError; docker-py buries it in the arguments and contexts of its own exceptions."""
     if isinstance(error, APIError):
-        return EngineError(f"the engine at {address} refused: {said(error)}")
+        full = out_of_disk(said(error), None)
+        return EngineError(f"the engine at {address} refused: {said(error)}", remedy=MAKE_ROOM if full else None)
     chain = tuple(_chain(error))
     for kind, cause, remedy in _ADVICE:
         if any(isinstance(link, kind) for link in chain):
             return EngineError(f"the engine at {address} cannot be used: {cause}", remedy=remedy)
-    return EngineError(f"the engine at {address} cannot be used: {error}", remedy="see `docker version`")
+    return EngineError(f"the engine at {address} cannot be used: {error}", remedy=_LOOK)
 
 
 def said(error: APIError) -> str:

@@ -1,0 +1,302 @@
+"""The door to Docker without Docker: faults with their remedies, streams taken apart, build contexts, owners."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder.dockerd.capture import LINE_BYTES, BoundedLog, Frames, Lines
+from builder.dockerd.client import DockerEngine, chain_of, connect
+from builder.dockerd.containers import is_leftover
+from builder.dockerd.context import context_tar, named_images
+from builder.dockerd.faults import disk_free, engine_errors, out_of_disk
+from builder.dockerd.owner import is_dead, is_local, own_name
+from builder.engine import ContainerRun, Engine, Exit, ImageBuild
+from builder.errors import BuildFailedError, EngineError
+from builder.settings import settings_from
+from tests.fakes import FakeEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+
+
+def connect_to(path: Path) -> DockerEngine:
+    return connect(settings_from({"DOCKER_HOST": f"unix://{path}"}), hello_seconds=1)
+
+
+@contextlib.contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen(1)
+        yield server
+
+
+class _OldEngine(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = b'{"Version": "19.03.15", "ApiVersion": "1.40"}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def old_engine() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), _OldEngine) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"tcp://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_without_a_socket_the_error_says_how_to_start_the_engine(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="no engine runs: its socket does not exist") as caught:
+        connect_to(tmp_path / "none.sock")
+    assert "systemctl start docker" in caught.value.remedy
+    assert caught.value.exit_code == 9
+
+
+def test_a_stale_socket_is_told_from_a_missing_one(tmp_path: Path) -> None:
+    with listening(tmp_path / "d.sock"):
+        pass
+    with pytest.raises(EngineError, match="nothing listens") as caught:
+        connect_to(tmp_path / "d.sock")
+    assert "systemctl start docker" in caught.value.remedy
+
+
+def test_an_engine_that_hangs_is_not_waited_for_forever(tmp_path: Path) -> None:
+    with listening(tmp_path / "d.sock"), pytest.raises(EngineError, match="it does not answer in time"):
+        connect_to(tmp_path / "d.sock")
+
+
+def test_a_socket_that_this_user_may_not_use_names_the_group(tmp_path: Path) -> None:
+    root = os.geteuid() == 0
+    with listening(tmp_path / "d.sock"):
+        (tmp_path / "d.sock").chmod(0)
+        if root:
+            os.seteuid(65534)
+        try:
+            with pytest.raises(EngineError, match="this user may not use its socket") as caught:
+                connect_to(tmp_path / "d.sock")
+        finally:
+            if root:
+                os.seteuid(0)
+    assert "usermod -aG docker" in caught.value.remedy
+
+
+def test_an_engine_before_20_10_is_refused_with_its_version() -> None:
+    with (
+        old_engine() as address,
+        pytest.raises(EngineError, match=r"speaks the Docker API 1\.40, envbuild needs 1\.41"),
+    ):
+        connect(settings_from({"DOCKER_HOST": address}))
+
+
+def test_an_address_of_another_kind_is_refused() -> None:
+    with pytest.raises(EngineError, match="DOCKER_HOST=ssh://builder"):
+        connect(settings_from({"DOCKER_HOST": "ssh://builder"}))
+
+
+def test_a_failure_of_ours_passes_through_the_translation_unchanged() -> None:
+    with pytest.raises(KeyError), engine_errors("unix:///x"):
+        raise KeyError("ours")
+
+
+def test_a_full_disk_is_seen_from_the_kernels_words_or_from_the_free_bytes(tmp_path: Path) -> None:
+    free = disk_free(tmp_path)
+    assert free is not None
+    assert disk_free(tmp_path / "elsewhere") is None
+    assert out_of_disk("write /var/lib/docker/x: no space left on device", None)
+    assert out_of_disk("exit code: 1", 4096)
+    assert not out_of_disk("exit code: 1", 1 << 30)
+    assert not out_of_disk("exit code: 1", None)
+
+
+def test_chain_ids_follow_the_image_specification() -> None:
+    # printf '%s %s' sha256:aa sha256:bb | sha256sum, and the same once more with sha256:cc
+    assert chain_of(["sha256:aa", "sha256:bb", "sha256:cc"]) == (
+        "sha256:aa",
+        "sha256:b68ad689d6d1ec110ea1c13617437ad6f3766d4b3b309f6a603a222e07a0164f",
+        "sha256:ced946a3b9b1c697ead0fa9bf9ad36e03198566077f3950076f64a4760acde1b",
+    )
+    assert chain_of([]) == ()
+
+
+def test_frames_are_whole_wherever_the_stream_is_cut() -> None:
+    frames = [(1, b"out"), (2, b""), (2, b"error\n"), (1, b"x" * 70000)]
+    stream = b"".join(struct.pack(">BxxxL", number, len(data)) + data for number, data in frames)
+    for cut in (1, 7, 8, 9, 12, 20, 30, 60000):
+        parser = Frames()
+        seen = [*parser.feed(stream[:cut]), *parser.feed(stream[cut:])]
+        assert seen == frames
+
+
+@given(st.binary(max_size=400), st.integers(1, 50))
+def test_a_bounded_log_keeps_short_output_as_it_is_and_both_ends_of_a_long_one(data: bytes, piece: int) -> None:
+    log = BoundedLog(head=40, tail=60)
+    for start in range(0, len(data), piece):
+        log.add(data[start : start + piece])
+    if len(data) <= 100:
+        assert log.value() == data
+    else:
+        assert log.value() == data[:40] + b"\n[... %d bytes left out ...]\n" % (len(data) - 100) + data[-60:]
+
+
+def test_lines_come_whole_and_bars_show_their_last_state() -> None:
+    seen: list[str] = []
+    lines = Lines(seen.append)
+    for piece in (b"one\ntw", b"o\r\n", b"10%\r50%\r", b"100%\n", b"\xff", b"no newline"):
+        lines.feed(piece)
+    assert seen == ["one", "two", "100%"]
+    lines.close()
+    assert seen[3:] == ["\ufffdno newline"]
+
+
+def test_a_line_without_end_is_handed_on_in_pieces() -> None:
+    seen: list[str] = []
+    Lines(seen.append).feed(b"x" * (2 * LINE_BYTES + 1))
+    assert [len(line) for line in seen] == [LINE_BYTES, LINE_BYTES]
+
+
+def test_a_living_process_owns_its_containers_and_an_ended_one_does_not() -> None:
+    assert is_local(own_name())
+    assert not is_dead(own_name())
+    script = "from builder.dockerd.owner import own_name; print(own_name())"
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert is_local(ended.stdout.strip())
+    assert is_dead(ended.stdout.strip())
+
+
+def test_a_pid_that_another_process_took_over_does_not_keep_a_container() -> None:
+    world, _, start = own_name().rpartition("/")
+    assert is_dead(f"{world}/{int(start) + 1}")
+
+
+def test_containers_of_another_machine_stay_until_they_have_long_ended() -> None:
+    foreign = f"other-boot/4026531836/{os.getpid()}/1"
+    assert not is_leftover(foreign, running=True, age=1e9)
+    assert not is_leftover(foreign, running=False, age=60)
+    assert is_leftover(foreign, running=False, age=1e6)
+    assert not is_leftover(own_name(), running=False, age=1e6)
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "expected"),
+    [
+        ("FROM debian:13\n", ("debian:13",)),
+        ("# FROM a\nfrom --platform=linux/amd64 debian AS Base\nFROM base\n", ("debian",)),
+        ("FROM scratch\nADD base.tar /\n", ()),
+        ("ARG BASE=default:1\nFROM ${BASE}\nARG BASE\nFROM $BASE AS two\n", ("given:1",)),
+        ("ARG NAME='tool'\nFROM envbuild/$NAME:${TAG:-2}\n", ("envbuild/tool:2",)),
+        (
+            "FROM a AS x\nCOPY --from=x /1 /2\nCOPY --chown=0 --from=other:1 /a /b\nCOPY --from=0 / /\n",
+            ("a", "other:1"),
+        ),
+        (
+            "FROM a\nRUN --mount=type=cache,target=/c \\\n # why\n  --mount=type=bind,from=b,target=/b \\\n  make\n",
+            ("a", "b"),
+        ),
+        ("FROM a\nRUN echo \\\nFROM b\n", ("a",)),
+    ],
+)
+def test_the_images_that_a_dockerfile_takes_from_outside_are_known(dockerfile: str, expected: tuple[str, ...]) -> None:
+    assert named_images(dockerfile, {"BASE": "given:1"}) == expected
+
+
+def context(folder: Path) -> Path:
+    (folder / "debs").mkdir(parents=True)
+    (folder / "debs" / "b").write_bytes(b"b" * 700)
+    (folder / "a").write_bytes(b"")
+    (folder / "run").write_text("#!/bin/sh\n")
+    (folder / "run").chmod(0o700)
+    (folder / "link").symlink_to("debs")
+    (folder / "Dockerfile").write_text("FROM old\n")
+    return folder
+
+
+def test_a_context_is_sent_as_it_is_with_the_given_dockerfile(tmp_path: Path) -> None:
+    data = b"".join(context_tar(context(tmp_path / "one"), "FROM new\n"))
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        members = {member.name: member for member in archive}
+        assert list(members) == ["Dockerfile", "a", "debs", "debs/b", "link", "run"]
+        assert {name: oct(member.mode) for name, member in members.items() if name in {"a", "debs", "run"}} == {
+            "a": "0o644",
+            "debs": "0o755",
+            "run": "0o755",
+        }
+        assert members["link"].linkname == "debs"
+        texts = [archive.extractfile(name) for name in ("Dockerfile", "debs/b")]
+        assert [text.read() for text in texts if text] == [b"FROM new\n", b"b" * 700]
+
+
+def test_a_context_gives_the_same_bytes_whatever_the_times_and_masks_of_its_files(tmp_path: Path) -> None:
+    first, second = context(tmp_path / "one"), context(tmp_path / "two")
+    os.utime(second / "a", (1, 1))
+    (second / "debs" / "b").chmod(0o600)
+    assert b"".join(context_tar(first, "FROM x")) == b"".join(context_tar(second, "FROM x"))
+
+
+def test_a_context_with_a_pipe_or_a_changing_file_is_refused(tmp_path: Path) -> None:
+    growing = tmp_path / "growing" / "file"
+    growing.parent.mkdir()
+    growing.write_bytes(b"1")
+    stream = context_tar(growing.parent, "FROM x")
+    next(stream), next(stream)
+    growing.write_bytes(b"12")
+    with pytest.raises(BuildFailedError, match="changed while it was sent"):
+        list(stream)
+    os.mkfifo(tmp_path / "growing" / "pipe")
+    with pytest.raises(BuildFailedError, match="pipe, which is no file, folder or link"):
+        list(context_tar(growing.parent, "FROM x"))
+
+
+def test_the_fake_engine_is_an_engine_and_remembers_what_it_was_asked(tmp_path: Path) -> None:
+    fake = FakeEngine(answer=lambda _job: Exit(code=1, stderr=b"nvcc fatal\nagain"))
+    engine: Engine = fake
+    seen: list[str] = []
+    assert engine.run(ContainerRun(image="x", command=("nvcc",)), seen.append).code == 1
+    assert seen == ["nvcc fatal", "again"]
+    assert [job.command for job in fake.runs] == [("nvcc",)]
+    built = engine.build(ImageBuild(dockerfile="FROM scratch", context=tmp_path, tag="t:1"))
+    assert engine.image_id("t:1") == built
+    engine.load([b"a", b"b"])
+    assert fake.loaded == [b"ab"]
+    engine.remove_image("t:1")
+    assert engine.image_id("t:1") is None
+
+
+def test_a_test_that_needs_an_engine_fails_without_one_and_says_why(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "tells_its_version"]
+    environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
+    ended = subprocess.run(
+        [*command, "tests/docker/test_engine.py"],
+        check=False,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    assert "no engine runs: its socket does not exist" in ended.stdout
+    assert "skipped" not in ended.stdout
