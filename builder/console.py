@@ -16,6 +16,7 @@ from builder.document import pretty_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.console import RenderableType
     from rich.status import Status
 
     from builder.errors import EnvbuildError
@@ -113,6 +114,10 @@ class Console:
         """Write text that a person asked for to standard output."""
         self._out.write(text if text.endswith("\n") else text + "\n")
         self._out.flush()
+
+    def show(self, table: RenderableType) -> None:
+        """Write a table that a person asked for to standard output, in colour where that is a terminal."""
+        RichConsole(file=self._out, highlight=False).print(table)
 
     def _close(self, status: Status | None, line: str) -> None:
         if status is not None:

@@ -41,9 +41,11 @@ def image_environment(lock: Lock) -> dict[str, str]:
 
 
 def image_labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
-    """Return the labels of the image, sorted by name: title, clock, recipe, lock, target and the stack's versions."""
-    versions = {wheel.name: wheel.version for wheel in lock.wheels}
-    stack = {f"dev.envbuild.stack.{name}": versions.get(name, "built") for name in recipe.stack}
+    """Return the labels of the image, sorted by name: title, clock, recipe, lock, target and the stack's versions.
+
+    A package that is compiled here has no label of its own: its version is in the wheel's metadata.
+    """
+    stack = {f"dev.envbuild.stack.{wheel.name}": wheel.version for wheel in lock.wheels if wheel.name in recipe.stack}
     labels = {
         "dev.envbuild.lock": lock.digest,
         "dev.envbuild.recipe": recipe.name,

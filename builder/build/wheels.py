@@ -42,6 +42,11 @@ class WheelJob:
     script_digest: str
 
     @property
+    def archs(self) -> str:
+        """The compute capabilities that the package is compiled for, as people write them."""
+        return dict(self.environment)["TORCH_CUDA_ARCH_LIST"].replace(";", " and ")
+
+    @property
     def key(self) -> str:
         """The key that the finished wheel is kept under."""
         return key_of(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from builder.recipe.source import RecipeFile
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workspace:
@@ -32,9 +34,9 @@ class Workspace:
         return self.root / "dockerfiles" / self.name
 
 
-def workspace_of(recipe: Path, name: str) -> Workspace:
+def workspace_of(source: RecipeFile) -> Workspace:
     """Return the workspace of a recipe file: the folder above the nearest `recipes`, else the recipe's own folder."""
-    path = recipe.resolve()
+    path, name = source.path.resolve(), source.recipe.name
     for folder in path.parents:
         if folder.name == "recipes":
             return Workspace(root=folder.parent, name=name)

@@ -1,0 +1,135 @@
+"""Wheels and a base -> an image in the engine, found again by a key over everything that goes into it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from builder.build.environment import image_environment, image_labels
+from builder.build.image import ImageSettings, assemble, load_image
+from builder.build.layers import LAYOUT, make_layers, plan_layers
+from builder.build.tarlayer import COMPRESSOR
+from builder.build.venv import Venv
+from builder.build.wheelfile import WheelInput, read_layout
+from builder.document import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from builder.build.image import Layer
+    from builder.build.wheels import BuiltWheel
+    from builder.engine import Engine
+    from builder.lock.model import Lock
+    from builder.recipe.model import Recipe
+    from builder.store import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImagePlan:
+    """Everything that goes into an image; `key` covers all of it."""
+
+    name: str
+    base_key: str
+    wheels: tuple[WheelInput, ...]
+    venv: Venv
+    settings: ImageSettings
+
+    @property
+    def key(self) -> str:
+        """The key that the finished image is kept under."""
+        return key_of(
+            {
+                "layout": LAYOUT,
+                "compressor": COMPRESSOR,
+                "base": self.base_key,
+                "python": self.venv.python,
+                "wheels": [[wheel.filename, wheel.sha256] for wheel in self.wheels],
+                "epoch": self.settings.epoch,
+                "environment": dict(self.settings.environment),
+                "labels": dict(self.settings.labels),
+            }
+        )
+
+    @property
+    def reference(self) -> str:
+        """The tag of the image in the local engine."""
+        return f"envbuild/{self.name}:latest"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltImage:
+    """An image that the engine has: its local tag, its id (the config's digest), its digest in any registry.
+
+    `installed` are the names and versions of all its distributions.
+    """
+
+    reference: str
+    image_id: str
+    manifest_digest: str
+    installed: tuple[tuple[str, str], ...]
+
+
+def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWheel, ...], store: Store) -> ImagePlan:
+    """Return what the image is made of: the locked wheels and the compiled ones."""
+    inputs = [
+        WheelInput(
+            name=wheel.name,
+            version=wheel.version,
+            filename=wheel.filename,
+            sha256=wheel.sha256,
+            path=store.path(wheel.sha256),
+        )
+        for wheel in (*lock.wheels, *built)
+    ]
+    return ImagePlan(
+        name=recipe.name,
+        base_key=base_key,
+        wheels=tuple(sorted(inputs, key=lambda wheel: wheel.name)),
+        venv=Venv(python=recipe.python),
+        settings=ImageSettings(
+            epoch=lock.epoch, environment=image_environment(lock), labels=image_labels(recipe, lock)
+        ),
+    )
+
+
+def built_image(plan: ImagePlan, engine: Engine, store: Store) -> BuiltImage | None:
+    """Return the image that this plan made before, if the engine still has it."""
+    record = store.result("image", plan.key)
+    if record is None or engine.image_id(plan.reference) != record["image_id"]:
+        return None
+    return _built(plan, record)
+
+
+def build_image(
+    plan: ImagePlan, base: Layer, *, engine: Engine, store: Store, on_progress: Callable[[str], None]
+) -> BuiltImage:
+    """Make the layers that are missing, assemble the image, load it into the engine and record it."""
+    with ProcessPoolExecutor() as pool:
+        layouts = tuple(pool.map(partial(read_layout, venv=plan.venv), plan.wheels))
+    layers = make_layers(
+        plan_layers(layouts),
+        base=base,
+        venv=plan.venv,
+        python=plan.base_key,
+        epoch=plan.settings.epoch,
+        engine=engine,
+        store=store,
+        on_progress=on_progress,
+    )
+    image = assemble((base, *layers), plan.settings)
+    on_progress("loading into the engine")
+    load_image(image, plan.reference, engine=engine, store=store)
+    record = {"image_id": image.config_digest, "manifest_digest": image.manifest_digest}
+    store.keep_result("image", plan.key, record)
+    return _built(plan, record)
+
+
+def _built(plan: ImagePlan, record: Mapping[str, str]) -> BuiltImage:
+    return BuiltImage(
+        reference=plan.reference,
+        image_id=record["image_id"],
+        manifest_digest=record["manifest_digest"],
+        installed=tuple((wheel.name, wheel.version) for wheel in plan.wheels),
+    )

@@ -1,0 +1,121 @@
+"""Lock -> Dockerfiles, wheels and image, as one stretch of the road."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.build.assembly import build_image, built_image, plan_image
+from builder.build.base import base_key, bootstrap_base, debs_folder
+from builder.build.layers import load_base, make_base_layer
+from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
+from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_key, toolchain_tag
+from builder.build.wheels import build_wheel, built_wheel, plan_wheels
+from builder.errors import StaleLockError
+from builder.lock.debian import fetch_debs
+from builder.lock.wheels import fetch_wheels
+from builder.recipe.workspace import workspace_of
+from builder.tools import show_lines, show_progress
+
+if TYPE_CHECKING:
+    from builder.build.assembly import BuiltImage
+    from builder.build.image import Layer
+    from builder.build.wheels import BuiltWheel, WheelJob
+    from builder.console import Console
+    from builder.lock.model import Lock
+    from builder.recipe.source import RecipeFile
+    from builder.tools import Tools
+
+
+def render_recipe(source: RecipeFile, locked: Lock, console: Console) -> tuple[str, ...]:
+    """Write the Dockerfiles of a locked recipe and return the names of those that changed."""
+    folder = workspace_of(source).dockerfiles
+    changed = write_dockerfiles(render_dockerfiles(source.recipe, locked), folder)
+    if changed:
+        console.say(f"  rendered {', '.join(changed)} in {folder}")
+    else:
+        console.current("Dockerfiles")
+    return changed
+
+
+def check_rendered(source: RecipeFile, locked: Lock) -> None:
+    """Raise StaleLockError if the committed Dockerfiles are not what the recipe and the lock render to."""
+    folder = workspace_of(source).dockerfiles
+    stale = stale_dockerfiles(render_dockerfiles(source.recipe, locked), folder)
+    if stale:
+        raise StaleLockError(
+            f"{folder}: not what the recipe and its lock render to: {', '.join(stale)}",
+            remedy=f"run `envbuild render {source.path}` and commit the result",
+        )
+
+
+def build_recipe(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
+    """Compile what must be compiled, assemble the image and load it into the engine."""
+    built = _compile(source, locked, tools)
+    plan = plan_image(source.recipe, locked, base_key(locked.file.debian), built, tools.store)
+    done = built_image(plan, tools.engine, tools.store)
+    if done is not None:
+        tools.console.current(f"image {done.reference}")
+        return done
+    base = _base(locked, tools)
+    with tools.console.step(f"fetch {len(locked.wheels)} wheels") as step:
+        indexes = source.recipe.indexes
+        fetch_wheels(locked.wheels, tools.store, tools.settings, show_progress(step), indexes=indexes)
+    with tools.console.step(f"assemble {plan.reference}") as step:
+        image = build_image(plan, base, engine=tools.engine, store=tools.store, on_progress=step.detail)
+        step.end(image.image_id[:19])
+    return image
+
+
+def _base(locked: Lock, tools: Tools) -> Layer:
+    debian = locked.file.debian
+    with tools.console.step(f"bootstrap Debian {debian.suite} from {len(debian.base)} packages") as step:
+        fetch_debs(debian.base, tools.store, tools.settings, show_progress(step))
+        rootfs = bootstrap_base(debian, tools.store, step.detail)
+        layer = make_base_layer(rootfs.sha256, store=tools.store)
+        load_base(layer, epoch=locked.epoch, engine=tools.engine, store=tools.store)
+    return layer
+
+
+def _compile(source: RecipeFile, locked: Lock, tools: Tools) -> tuple[BuiltWheel, ...]:
+    files = render_dockerfiles(source.recipe, locked)
+    key = toolchain_key(files.get("Dockerfile.toolchain", ""), base_key(locked.file.debian), locked)
+    built = []
+    for job in plan_wheels(source, locked, key):
+        wheel = built_wheel(job, tools.store)
+        if wheel is None:
+            wheel = _compile_one(job, _toolchain(key, files, locked, tools), tools)
+        else:
+            tools.console.current(f"wheel {wheel.filename}")
+        built.append(wheel)
+    return tuple(built)
+
+
+def _compile_one(job: WheelJob, toolchain: str, tools: Tools) -> BuiltWheel:
+    with tools.console.step(f"compile {job.name} for {job.archs}") as step:
+        wheel = build_wheel(
+            job, toolchain=toolchain, engine=tools.engine, store=tools.store, on_line=show_lines(step, tools.console)
+        )
+        step.end(wheel.filename)
+    return wheel
+
+
+def _toolchain(key: str, files: dict[str, str], locked: Lock, tools: Tools) -> str:
+    if has_toolchain(key, tools.engine, tools.store):
+        return toolchain_tag(key)
+    base = _base(locked, tools)
+    debs = locked.file.debian.toolchain
+    with tools.console.step(
+        f"build the toolchain: {len(debs)} packages, {len(locked.toolchain_wheels)} wheels"
+    ) as step:
+        fetch_debs(debs, tools.store, tools.settings, show_progress(step))
+        fetch_wheels(locked.toolchain_wheels, tools.store, tools.settings, show_progress(step))
+        return build_toolchain(
+            files,
+            key=key,
+            base=load_base(base, epoch=locked.epoch, engine=tools.engine, store=tools.store),
+            lock=locked,
+            engine=tools.engine,
+            store=tools.store,
+            fill_debs=lambda folder: debs_folder(debs, tools.store, folder),
+            on_line=show_lines(step, tools.console),
+        )

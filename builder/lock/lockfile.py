@@ -1,0 +1,147 @@
+"""The lock on disk: three files that are written together, read strictly, and refused when they answer another question."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from builder.document import canonical_yaml, key_of, sha256_bytes, write_atomic
+from builder.errors import InvalidDocumentError, ResolveError, StaleLockError
+from builder.lock.debian import BASE_PACKAGES, TOOLCHAIN_PACKAGES, resolve_debian
+from builder.lock.model import Lock, LockFile
+from builder.lock.pylock import read_pylock, write_pylock
+from builder.lock.python import python_question, resolve_stack, resolve_toolchain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.recipe.source import RecipeFile
+    from builder.settings import Settings
+    from builder.store import Store
+
+LOCK = "lock.yaml"
+PYLOCK = "pylock.toml"
+TOOLCHAIN = "pylock.toolchain.toml"
+
+
+def question_of(source: RecipeFile) -> dict[str, Any]:
+    """Return what the lock of a recipe answers, as plain data: equal questions have equal answers."""
+    recipe = source.recipe
+    if recipe.base.debian is None:
+        raise ResolveError(
+            f"{source.path}: base.image: only a bootstrapped Debian base can be locked so far",
+            remedy="write `base: {debian: trixie}`",
+        )
+    compiled = any(package.build for package in recipe.stack.values())
+    return {
+        "debian": {
+            "suite": recipe.base.debian,
+            "base": sorted({*BASE_PACKAGES, *recipe.base.packages}),
+            "toolchain": sorted(TOOLCHAIN_PACKAGES) if compiled else [],
+        },
+        "python": python_question(recipe, source.folder),
+    }
+
+
+def read_lock(folder: Path, name: str) -> Lock | None:
+    """Return the lock in a folder, or None where there is none; a damaged or torn lock is an InvalidDocumentError."""
+    path = folder / LOCK
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        plain = yaml.load(data, Loader=yaml.CSafeLoader)
+    except yaml.YAMLError as error:
+        raise InvalidDocumentError(f"{path}: {str(error).splitlines()[0]}", remedy=_RELOCK) from None
+    file = LockFile.from_json(json.dumps(plain, default=str), source=str(path))
+    wheels = {}
+    for pylock, expected in file.python.items():
+        content = _pylock_bytes(folder / pylock)
+        if sha256_bytes(content) != expected:
+            raise InvalidDocumentError(
+                f"{folder / pylock}: not the file that {LOCK} was written with",
+                remedy="restore both from version control, or run `envbuild lock RECIPE`",
+            )
+        wheels[pylock] = read_pylock(content, source=str(folder / pylock))
+    return Lock(
+        name=name,
+        file=file,
+        wheels=wheels.get(PYLOCK, ()),
+        toolchain_wheels=wheels.get(TOOLCHAIN, ()),
+        digest=key_of(file.to_plain()),
+    )
+
+
+_RELOCK = "run `envbuild lock RECIPE`"
+
+
+def _pylock_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InvalidDocumentError(f"{path}: missing, though {LOCK} names it", remedy=_RELOCK) from None
+
+
+def current_lock(source: RecipeFile, folder: Path) -> Lock:
+    """Return the lock of a recipe; raise StaleLockError, naming the changed fields, if it answers another question."""
+    lock = read_lock(folder, source.recipe.name)
+    if lock is None:
+        raise StaleLockError(f"{source.path}: there is no lock in {folder}")
+    changed = changed_fields(lock.file.question, question_of(source))
+    if changed:
+        raise StaleLockError(f"{source.path}: the lock in {folder} is stale: changed since: {', '.join(changed)}")
+    return lock
+
+
+def changed_fields(old: Any, new: Any, path: str = "") -> tuple[str, ...]:  # noqa: ANN401 - JSON values
+    """Return the dotted paths at which two plain values differ, each with the old and the new value."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return tuple(
+            change
+            for key in sorted({*old, *new})
+            for change in changed_fields(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+        )
+    return () if old == new else (f"{path} ({_shown(old)} -> {_shown(new)})",)
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401 - JSON values
+    text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def resolve_lock(source: RecipeFile, previous: Lock | None, store: Store, settings: Settings) -> dict[str, bytes]:
+    """Resolve every world of the recipe and return the files of the lock; nothing is written yet.
+
+    Versions of the `previous` lock are kept where the recipe still allows them.
+    """
+    question = question_of(source)
+    recipe, folder = source.recipe, source.folder
+    debian = resolve_debian(
+        question["debian"]["suite"], question["debian"]["base"], question["debian"]["toolchain"], store, settings
+    )
+    stack = resolve_stack(recipe, folder, store, settings, preferred=previous.wheels if previous else ())
+    toolchain = resolve_toolchain(
+        recipe, folder, store, settings, preferred=previous.toolchain_wheels if previous else ()
+    )
+    files = {PYLOCK: write_pylock(stack, python=recipe.python)}
+    if toolchain:
+        files[TOOLCHAIN] = write_pylock(toolchain, python=recipe.python)
+    file = LockFile(
+        question=question,
+        debian=debian,
+        python={name: sha256_bytes(content) for name, content in files.items()},
+        tools={"uv": version("uv")},
+    )
+    return {**files, LOCK: canonical_yaml(file.to_plain())}
+
+
+def write_lock(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the files of a lock, `lock.yaml` last: a lock torn by a crash is noticed, never believed."""
+    for name in sorted(files, key=lambda name: name == LOCK):
+        write_atomic(folder / name, files[name])
+    if TOOLCHAIN not in files:
+        (folder / TOOLCHAIN).unlink(missing_ok=True)

@@ -1,0 +1,25 @@
+"""The road: recipe -> lock -> Dockerfiles -> wheels -> image -> verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.build.stage import build_recipe, render_recipe
+from builder.lock.stage import lock_recipe, locked_recipe
+from builder.verify.stage import smoke_recipe
+
+if TYPE_CHECKING:
+    from builder.recipe.source import RecipeFile
+    from builder.tools import Tools
+    from builder.verify.verdict import Verdict
+
+
+def make(source: RecipeFile, tools: Tools, *, frozen: bool = False) -> Verdict:
+    """Go the whole road and return the verdict. With `frozen` a stale lock is an error, not resolved again."""
+    tools.console.heading(f"{source.recipe.name}: {source.recipe.description}")
+    lock = locked_recipe(source) if frozen else lock_recipe(source, tools)
+    render_recipe(source, lock, tools.console)
+    image = build_recipe(source, lock, tools)
+    verdict = smoke_recipe(source, lock, image, tools)
+    tools.console.verdict(verdict.result, verdict.cause)
+    return verdict

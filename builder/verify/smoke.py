@@ -1,0 +1,115 @@
+"""The smoke test: every check that the recipe requires, cheapest first, and the verdict over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import builder.verify
+from builder import fatbin
+from builder.document import key_of, sha256_file, tree_digest
+from builder.verify.decode import cpu_decode
+from builder.verify.static import static_checks
+from builder.verify.verdict import Check, Verdict, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from builder.engine import Engine
+    from builder.recipe.model import Smoke
+    from builder.recipe.targets import GpuTarget
+    from builder.store import Store
+    from builder.verify.verdict import Level
+
+_UNITS = {"m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """What is proven: an image in the engine, what it must hold, and the GPU that it is for."""
+
+    recipe: str
+    image_id: str
+    lock_digest: str
+    target: GpuTarget
+    installed: tuple[tuple[str, str], ...]
+    built: tuple[str, ...]
+    stack: tuple[str, ...]
+
+
+def suite_digest() -> str:
+    """Return the digest of the checks themselves: a changed check makes every older verdict stale."""
+    return key_of([tree_digest(Path(builder.verify.__file__).parent), sha256_file(Path(fatbin.__file__))])
+
+
+def smoke_image(
+    subject: Subject, smoke: Smoke, *, engine: Engine, store: Store, on_line: Callable[[str], None]
+) -> Verdict:
+    """Run the required checks inside the image and return the verdict; stops at the first level that failed."""
+    checks: list[Check] = []
+    for level in sorted(smoke.require, key=_LEVELS.index):
+        if any(check.outcome == "failed" for check in checks):
+            checks.append(_not_reached(level))
+        else:
+            checks.extend(_run_level(level, subject, smoke, engine=engine, store=store, on_line=on_line))
+    result, cause = judge(checks, smoke.require)
+    facts = engine.facts()
+    return Verdict(
+        recipe=subject.recipe,
+        result=result,
+        cause=cause,
+        lock_digest=subject.lock_digest,
+        image_id=subject.image_id,
+        suite_digest=suite_digest(),
+        engine={"version": facts.version, "operating_system": facts.operating_system},
+        required=smoke.require,
+        checks=tuple(checks),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+_LEVELS: tuple[Level, ...] = ("static", "dry-run", "cpu-decode", "gpu-decode", "target-decode")
+
+
+def _run_level(
+    level: Level, subject: Subject, smoke: Smoke, *, engine: Engine, store: Store, on_line: Callable[[str], None]
+) -> tuple[Check, ...]:
+    memory = int(smoke.memory[:-1]) * _UNITS[smoke.memory[-1]]
+    if level == "static":
+        return static_checks(
+            engine,
+            image=subject.image_id,
+            capability=subject.target.capability,
+            target_name=subject.target.id,
+            locked=subject.installed,
+            built=subject.built,
+            stack=subject.stack,
+            store=store,
+            memory=memory,
+            timeout=float(smoke.timeout),
+            on_line=on_line,
+        )
+    if level == "cpu-decode":
+        return (
+            cpu_decode(
+                engine,
+                image=subject.image_id,
+                store=store,
+                memory=memory,
+                timeout=float(smoke.timeout),
+                on_line=on_line,
+            ),
+        )
+    return (_unsupported(level),)
+
+
+def _unsupported(level: Level) -> Check:
+    return Check(
+        name=level, level=level, outcome="skipped", summary=f"this version of envbuild has no {level} check yet"
+    )
+
+
+def _not_reached(level: Level) -> Check:
+    return Check(name=level, level=level, outcome="skipped", summary="not run: a cheaper check failed before it")

@@ -1,0 +1,66 @@
+"""Image -> verdict, as one stretch of the road."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.document import canonical_json, key_of
+from builder.errors import InvalidDocumentError
+from builder.lock.python import built_packages
+from builder.recipe.targets import find_target
+from builder.recipe.workspace import workspace_of
+from builder.tools import show_lines
+from builder.verify.record import write_verdict
+from builder.verify.smoke import Subject, smoke_image, suite_digest
+from builder.verify.verdict import Verdict
+
+if TYPE_CHECKING:
+    from builder.build.assembly import BuiltImage
+    from builder.lock.model import Lock
+    from builder.recipe.source import RecipeFile
+    from builder.store import Store
+    from builder.tools import Tools
+
+
+def smoke_recipe(source: RecipeFile, locked: Lock, image: BuiltImage, tools: Tools, *, again: bool = False) -> Verdict:
+    """Prove an image, unless this machine has proven the same image by the same checks before (and not `again`)."""
+    recipe, path = source.recipe, workspace_of(source).verdict
+    key = key_of([image.image_id, suite_digest(), recipe.smoke.to_plain(), recipe.target.to_plain()])
+    verdict = None if again else _kept_verdict(key, tools.store)
+    if verdict is None:
+        with tools.console.step(f"prove {image.reference}: {', '.join(recipe.smoke.require)}") as step:
+            verdict = smoke_image(
+                _subject(source, locked, image),
+                recipe.smoke,
+                engine=tools.engine,
+                store=tools.store,
+                on_line=show_lines(step, tools.console),
+            )
+        tools.store.keep_result("verdict", key, verdict.to_plain())
+    else:
+        tools.console.current("verdict")
+    write_verdict(path, verdict)
+    return verdict
+
+
+def _kept_verdict(key: str, store: Store) -> Verdict | None:
+    record = store.result("verdict", key)
+    if record is None:
+        return None
+    try:
+        return Verdict.from_json(canonical_json(record), source=f"verdict {key}")
+    except InvalidDocumentError:
+        return None
+
+
+def _subject(source: RecipeFile, locked: Lock, image: BuiltImage) -> Subject:
+    recipe = source.recipe
+    return Subject(
+        recipe=recipe.name,
+        image_id=image.image_id,
+        lock_digest=locked.digest,
+        target=find_target(recipe.target.gpu),
+        installed=image.installed,
+        built=built_packages(recipe),
+        stack=tuple(sorted(recipe.stack)),
+    )
