@@ -81,7 +81,11 @@ def _read(folder: Path, place: str) -> dict[str, Any]:
 
 
 def _requirements(lines: Iterable[str], place: str) -> tuple[str, ...]:
+    return tuple(sorted(_requirement(line, place) for line in lines))
+
+
+def _requirement(line: str, place: str) -> str:
     try:
-        return tuple(sorted(str(Requirement(line)) for line in lines))
+        return str(Requirement(line))
     except InvalidRequirement as error:
-        raise InvalidDocumentError(f"{place}: {str(error).splitlines()[0]}") from None
+        raise InvalidDocumentError(f"{place}: {line!r} is no requirement: {str(error).splitlines()[0]}") from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from builder.download import DEFAULT_PATIENCE, Download, fetch_all, shown
 from builder.errors import ResolveError
-from builder.lock.index import INDEX_REMEDY, index_endpoint, index_of, project_files
+from builder.lock.index import INDEX_REMEDY, find_file, index_endpoint, index_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -41,15 +41,14 @@ def fetch_wheels(
 
     def look_up(wheel: LockedWheel) -> Download:
         index = index_of(wheel.name, indexes or {}) or default
-        return _download(wheel, project_files(wheel.name, index, settings, patience=patience), index)
+        return _download(wheel, find_file(wheel.name, wheel.filename, index, settings, patience=patience), index)
 
     with ThreadPoolExecutor(LOOK_UPS) as pool:
         downloads = tuple(pool.map(look_up, missing))
     fetch_all(downloads, store, settings, on_progress, patience=patience)
 
 
-def _download(wheel: LockedWheel, files: Mapping[str, IndexFile], index: str) -> Download:
-    file = files.get(wheel.filename)
+def _download(wheel: LockedWheel, file: IndexFile | None, index: str) -> Download:
     if file is None:
         raise ResolveError(
             f"the package index {shown(index)} does not have {wheel.filename} (any more)",

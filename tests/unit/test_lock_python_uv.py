@@ -1,0 +1,261 @@
+"""uv itself answers, asked for handmade wheels from an index on this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from builder.errors import InvalidDocumentError, ResolveError
+from builder.lock.pylock import write_pylock
+from builder.lock.python import resolve_python, resolve_stack, resolve_toolchain
+from builder.lock.target import Target
+from builder.lock.uv import Question, end_of_day, explanation, uv_command, uv_files
+from builder.recipe.model import Index, Recipe
+from builder.settings import Settings, settings_from
+from builder.store import Store
+from tests.package_index import PackageIndex, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from builder.lock.model import LockedWheel
+
+TRIXIE = Target(python="3.13", glibc=41)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+
+@pytest.fixture
+def index() -> Iterator[PackageIndex]:
+    index = PackageIndex()
+    index.add("app", "1.0", "lib<3", "other; sys_platform == 'linux'", "winlib; sys_platform == 'win32'")
+    index.add("lib", "1.0")
+    index.add("lib", "2.0", uploaded="2026-06-01T12:00:00Z")
+    index.add("lib", "3.0", uploaded="2026-07-01T12:00:00Z")
+    index.add("other", "1.0")
+    with serve(index) as served:
+        yield served
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def settings_for(index: PackageIndex, url: str | None = None) -> Settings:
+    return settings_from({"ENVBUILD_INDEX_URL": url or index.url})
+
+
+def versions(wheels: tuple[LockedWheel, ...]) -> dict[str, str]:
+    return {wheel.name: wheel.version for wheel in wheels}
+
+
+def resolve(index: PackageIndex, store: Store, *requirements: str, **more: Any) -> dict[str, str]:
+    return versions(
+        resolve_python(requirements, target=TRIXIE, store=store, settings=settings_for(index), **more),
+    )
+
+
+def recipe(stack: dict[str, Any], **fields: Any) -> Recipe:
+    plain = {"version": 1, "name": "x", "target": {"gpu": "h200"}, "base": {"debian": "trixie"}, "python": "3.13"}
+    return Recipe.from_json(json.dumps({**plain, "stack": stack, **fields}), source="test")
+
+
+def test_the_newest_fitting_versions_are_locked_for_the_target_alone(index: PackageIndex, store: Store) -> None:
+    assert resolve(index, store, "app==1.0") == {"app": "1.0", "lib": "2.0", "other": "1.0"}
+
+
+def test_two_runs_and_two_kinds_of_index_give_the_same_bytes(index: PackageIndex, store: Store) -> None:
+    def lock() -> bytes:
+        settings = settings_for(index)
+        return write_pylock(resolve_python(["app==1.0"], target=TRIXIE, store=store, settings=settings), python="3.13")
+
+    first = lock()
+    index.as_json = False  # an index that says neither sizes nor dates
+    assert lock() == first
+    assert lock() == first
+    assert str(len(index.files["app"]["app-1.0-py3-none-any.whl"])).encode() in first
+    assert b"127.0.0.1" not in first
+
+
+def test_an_index_that_needs_a_password_is_asked_with_it(index: PackageIndex, store: Store) -> None:
+    index.password = "s3cret"
+    index.as_json = False
+    settings = settings_for(index, index.closed_url)
+    wheels = resolve_python(["lib"], target=TRIXIE, store=store, settings=settings)
+    assert versions(wheels) == {"lib": "3.0"}
+    assert b"s3cret" not in write_pylock(wheels, python="3.13")
+
+
+def test_nothing_asked_is_nothing_locked_and_no_index_is_needed(index: PackageIndex, store: Store) -> None:
+    assert resolve(index, store) == {}
+    assert index.asked == []
+
+
+def test_versions_of_the_lock_before_are_kept_where_they_can_be(index: PackageIndex, store: Store) -> None:
+    settings = settings_for(index)
+    old = resolve_python(["lib==1.0", "other"], target=TRIXIE, store=store, settings=settings)
+    assert resolve(index, store, "app", preferred=old)["lib"] == "1.0"
+    assert resolve(index, store, "app", "lib>1", preferred=old)["lib"] == "2.0"
+
+
+def test_files_that_came_after_the_day_of_the_question_do_not_count(index: PackageIndex, store: Store) -> None:
+    assert resolve(index, store, "app", as_of="2026-05-31")["lib"] == "1.0"
+    assert resolve(index, store, "app", as_of="2026-06-01")["lib"] == "2.0"
+    assert end_of_day("2026-12-31") == "2027-01-01T00:00:00Z"
+
+
+def test_an_override_replaces_a_cap(index: PackageIndex, store: Store) -> None:
+    assert resolve(index, store, "app", overrides=["lib==3.0"])["lib"] == "3.0"
+
+
+def test_an_override_keeps_the_extras_of_the_stack(index: PackageIndex, store: Store, tmp_path: Path) -> None:
+    stack = {"app": "1.0", "lib": {"version": "3.0", "extras": ["fast"]}}
+    cap = {"lib": {"version": "3.0", "reason": "the cap is too strict"}}
+    index.add("lib", "3.0", "turbo; extra == 'fast'")
+    index.add("turbo", "7")
+    wheels = resolve_stack(recipe(stack, overrides=cap), tmp_path, store, settings_for(index))
+    assert versions(wheels) == {"app": "1.0", "lib": "3.0", "other": "1.0", "turbo": "7"}
+
+
+def test_an_override_that_contradicts_the_stack_is_refused(index: PackageIndex, store: Store, tmp_path: Path) -> None:
+    wished = recipe({"lib": "3.0"}, overrides={"lib": {"version": "2.0", "reason": "the cap is too strict"}})
+    with pytest.raises(InvalidDocumentError, match=r"overrides\.lib: 2\.0 contradicts stack\.lib: 3\.0"):
+        resolve_stack(wished, tmp_path, store, settings_for(index))
+
+
+def test_a_package_that_is_built_here_comes_from_no_index(index: PackageIndex, store: Store) -> None:
+    assert resolve(index, store, "app", built=["lib"]) == {"app": "1.0", "other": "1.0"}
+    assert not any("/lib/" in path for path in index.asked)
+
+
+def test_the_toolchain_of_a_local_package_is_resolved_too(index: PackageIndex, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["lib<3"]\n[project]\nname = "mine"\nversion = "1"\n', encoding="utf-8"
+    )
+    index.add("build", "1.0", "pyproject-hooks")
+    index.add("pyproject-hooks", "1.2", tag="py3-none-any")
+    index.add("pip", "26.0")
+    wished = recipe({"mine": {"path": "."}})
+    index.files["pyproject-hooks"] = {
+        name.replace("pyproject-hooks", "pyproject_hooks"): data
+        for name, data in index.files["pyproject-hooks"].items()
+    }
+    index.uploaded["pyproject_hooks-1.2-py3-none-any.whl"] = "2026-01-01T00:00:00Z"
+    wheels = resolve_toolchain(wished, tmp_path, store, settings_for(index))
+    assert versions(wheels) == {"build": "1.0", "lib": "2.0", "pip": "26.0", "pyproject-hooks": "1.2"}
+
+
+def test_a_package_of_another_index_comes_from_there_and_nothing_else_does(index: PackageIndex, store: Store) -> None:
+    with serve(PackageIndex()) as more:
+        more.add("lib", "2.0+cu130")
+        more.add("other", "9.0")
+        indexes = {"more": Index(url=more.url, packages=("lib",))}
+        assert resolve(index, store, "app", "lib==2.0+cu130", indexes=indexes) == {
+            "app": "1.0",
+            "lib": "2.0+cu130",
+            "other": "1.0",
+        }
+
+
+def test_a_package_tied_to_an_index_that_only_others_need_is_refused(index: PackageIndex, store: Store) -> None:
+    indexes = {"more": Index(url=index.url, packages=("other",))}
+    with pytest.raises(ResolveError, match=r"indexes\.more: other is needed, but only by other packages") as caught:
+        resolve(index, store, "app", indexes=indexes)
+    assert "pin other in `stack`" in caught.value.remedy
+
+
+def test_pins_that_exclude_each_other_are_explained_by_uv(index: PackageIndex, store: Store) -> None:
+    with pytest.raises(ResolveError, match=r"no set of wheels satisfies the pins for Python 3\.13") as caught:
+        resolve(index, store, "app==1.0", "lib==3.0")
+    evidence = caught.value.evidence
+    assert caught.value.exit_code == 6
+    assert evidence[0].startswith("Because all versions of app depend on lib<3 and this-recipe depends on app==1.0")
+    assert evidence[-1].endswith("your requirements are unsatisfiable.")
+
+
+def test_a_package_that_has_only_sources_is_not_built_in_secret(index: PackageIndex, store: Store) -> None:
+    index.files["lib"] = {"lib-1.0.tar.gz": b""}
+    index.uploaded["lib-1.0.tar.gz"] = "2026-01-01T00:00:00Z"
+    with pytest.raises(ResolveError) as caught:
+        resolve(index, store, "lib")
+    assert any("no usable wheels" in line for line in caught.value.evidence)
+
+
+def test_an_index_that_does_not_answer_is_named_without_its_password(store: Store) -> None:
+    settings = settings_from({"ENVBUILD_INDEX_URL": "http://user:s3cret@127.0.0.1:9/simple/"})
+    with pytest.raises(ResolveError, match="uv could not resolve the pins") as caught:
+        resolve_python(["lib"], target=TRIXIE, store=store, settings=settings)
+    shown = "\n".join((caught.value.message, caught.value.remedy, *caught.value.evidence))
+    assert "http://127.0.0.1:9/simple/lib/" in shown
+    assert "ENVBUILD_INDEX_URL" in shown
+    assert "s3cret" not in shown
+
+
+def test_no_variable_and_no_file_of_uv_changes_the_answer(
+    index: PackageIndex, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "caps.txt").write_text("lib<2\n", encoding="utf-8")
+    monkeypatch.setenv("UV_CONSTRAINT", str(tmp_path / "caps.txt"))
+    monkeypatch.setenv("UV_RESOLUTION", "lowest")
+    (tmp_path / ".config" / "uv").mkdir(parents=True)
+    (tmp_path / ".config" / "uv" / "uv.toml").write_text('resolution = "lowest"\n[pip]\nno-deps = true\n')
+    assert resolve(index, store, "app") == {"app": "1.0", "lib": "2.0", "other": "1.0"}
+
+
+def test_the_command_says_all_that_is_not_in_the_files() -> None:
+    question = Question(requirements=("app",), target=TRIXIE, indexes={}, as_of="2026-11-25")
+    command = uv_command(question)
+    assert command[command.index("--python-platform") + 1] == "x86_64-manylinux_2_40"
+    assert command[command.index("--exclude-newer") + 1] == "2026-11-26T00:00:00Z"
+    assert {"--no-config", "--generate-hashes", "--no-python-downloads"} < set(command)
+    assert "--exclude-newer" not in uv_command(Question(requirements=("app",), target=TRIXIE, indexes={}))
+
+
+def test_a_requirement_with_quotes_reaches_uv_unchanged() -> None:
+    line = "app[x] ; python_version < \"4\" and os_name != 'nt'"
+    project = uv_files(Question(requirements=(line,), target=TRIXIE, indexes={}))["pyproject.toml"]
+    assert "app[x] ; python_version < \\\"4\\\" and os_name != 'nt'" in project
+
+
+def test_frames_and_wrapping_are_taken_off_an_explanation() -> None:
+    framed = (
+        "  \N{MULTIPLICATION SIGN} No solution found when resolving dependencies:\n"
+        "  ╰─▶ Because app==1.0 depends on lib<3 and this-recipe depends on\n"
+        "      lib==3.0, so app==1.0 cannot be used.\n"
+        "      And because this-recipe depends on app==1.0, your requirements are\n"
+        "      unsatisfiable.\n"
+        "\n"
+        "      hint: see https://user:secret@example.org/simple\n"
+    )
+    plain = (
+        "error: No solution found when resolving dependencies\n"
+        "  cause: Because app==1.0 depends on lib<3 and this-recipe depends on lib==3.0, so app==1.0 cannot be used.\n"
+        "         And because this-recipe depends on app==1.0, your requirements are unsatisfiable.\n"
+        "\n"
+        "hint: see https://user:secret@example.org/simple\n"
+    )
+    expected = (
+        "Because app==1.0 depends on lib<3 and this-recipe depends on lib==3.0, so app==1.0 cannot be used.",
+        "And because this-recipe depends on app==1.0, your requirements are unsatisfiable.",
+        "hint: see https://example.org/simple",
+    )
+    assert explanation(framed) == expected
+    assert explanation(plain) == expected
+
+
+def test_each_cause_of_a_failure_is_a_line() -> None:
+    assert explanation("error: Failed to fetch: `x`\n  Caused by: client error\n  Caused by: refused\n") == (
+        "Failed to fetch: `x`",
+        "client error",
+        "refused",
+    )
