@@ -1,1 +1,6 @@
 """Log -> ranked causes -> recipe edits."""
+
+from builder.diagnose.diagnosing import diagnose, diagnose_files
+from builder.diagnose.model import Cause, Diagnosis, Edit, Evidence, Facts, Failure, Misleading
+
+__all__ = ["Cause", "Diagnosis", "Edit", "Evidence", "Facts", "Failure", "Misleading", "diagnose", "diagnose_files"]

@@ -1,0 +1,132 @@
+"""Log in, diagnosis out: the road of this stage in one place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.diagnose.conditions import Scene
+from builder.diagnose.facts import gather_facts
+from builder.diagnose.judgement import causes_of, evidence_of, is_mild, suspects, unknown_cause
+from builder.diagnose.knowledge import knowledge_with
+from builder.diagnose.model import Diagnosis, Failure, Misleading
+from builder.diagnose.observe import observe
+from builder.diagnose.reader import log_of, open_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from builder.diagnose.judgement import Suspect
+    from builder.diagnose.model import Cause, Evidence
+    from builder.diagnose.observe import Hit
+    from builder.diagnose.reader import Log, Readable
+    from builder.lock.model import Lock
+    from builder.recipe.model import Recipe
+
+MOST_MISLEADING = 12
+_FRAME = (
+    "the GPU reports errors late: Python stands wherever it next waited for the GPU, so this frame says nothing about "
+    "the kernel that failed"
+)
+
+
+def diagnose(
+    lines: Readable | Iterable[str] | Iterable[bytes],
+    *,
+    recipe: Recipe | None = None,
+    lock: Lock | None = None,
+    target: str | None = None,
+    findings: Path | None = None,
+) -> Diagnosis:
+    """Diagnose one log, given as lines or as a binary stream (plain or gzip), read once in bounded memory.
+
+    `recipe` and `lock` tell versions and settings that the log does not; `target` is the GPU's compute capability
+    (`12.0`) if it is known better than from the log; `findings` is a folder of the user's own knowledge. Raises
+    InvalidDocumentError if a file there is not valid.
+    """
+    return _diagnose([log_of(lines)], recipe=recipe, lock=lock, target=target, findings=findings)
+
+
+def diagnose_files(
+    paths: Sequence[Path],
+    *,
+    recipe: Recipe | None = None,
+    lock: Lock | None = None,
+    target: str | None = None,
+    findings: Path | None = None,
+) -> Diagnosis:
+    """Diagnose log files together (`-` is standard input); raise UsageError if one cannot be read."""
+    return _diagnose([open_log(path) for path in paths], recipe=recipe, lock=lock, target=target, findings=findings)
+
+
+def _diagnose(
+    logs: Sequence[Log], *, recipe: Recipe | None, lock: Lock | None, target: str | None, findings: Path | None
+) -> Diagnosis:
+    knowledge = knowledge_with(findings)
+    seen = observe(logs, knowledge)
+    known = gather_facts(seen, knowledge, recipe=recipe, lock=lock, capability=target)
+    scene = Scene(seen=seen, known=known, knowledge=knowledge)
+    several = len(logs) > 1
+    found = suspects(scene)
+    causes = tuple(causes_of(found, recipe, several=several))
+    if not causes:
+        unknown = unknown_cause(scene, several=several)
+        causes = (unknown,) if unknown is not None else ()
+    first = _first(scene, found) if causes else None
+    return Diagnosis(
+        phase=_phase(scene, found, first),
+        causes=causes,
+        misleading=tuple(_misleading(scene, causes))[:MOST_MISLEADING],
+        first=None if first is None else _failure(first),
+        consequences=tuple(_consequences(scene, first, several=several)),
+        facts=known.facts,
+        lines=seen.lines,
+    )
+
+
+def _phase(scene: Scene, found: list[Suspect], first: Hit | None) -> str:
+    if found:
+        return found[0].phase
+    return scene.seen.phase if first is None else first.phase
+
+
+def _first(scene: Scene, found: list[Suspect]) -> Hit | None:
+    """Return the first failure in time: by the clock of the log where lines have one, else by their order."""
+    hits = [hit for hit in scene.seen.salient if not is_mild(hit, scene)]
+    hits += [hit for suspect in found for hit in suspect.shown]
+    hits.sort(key=lambda hit: hit.order)
+    timed = [hit for hit in hits if hit.line.time is not None]
+    if hits and hits[0].line.time is not None:
+        return min(timed, key=lambda hit: (hit.line.time or "", hit.order))
+    return hits[0] if hits else None
+
+
+def _failure(hit: Hit) -> Failure:
+    return Failure(line=hit.line.number, text=hit.line.shown, rank=hit.line.rank, time=hit.line.time)
+
+
+def _consequences(scene: Scene, first: Hit | None, *, several: bool) -> Iterator[Evidence]:
+    """Yield the lines that only follow from the first failure."""
+    if first is None:
+        return
+    patterns = [line for file in scene.knowledge.files for line in scene.knowledge.expand(file.consequences)]
+    for hit in scene.seen.hits(patterns)[:MOST_MISLEADING]:
+        if hit.order > first.order:
+            yield evidence_of(hit, several=several)
+
+
+def _misleading(scene: Scene, causes: tuple[Cause, ...]) -> Iterator[Misleading]:
+    """Yield the lines that look guilty of this failure and are not; nothing where nothing failed."""
+    if not causes:
+        return
+    kinds = {cause.kind for cause in causes}
+    accusing = {evidence.line for cause in causes[:1] for evidence in cause.evidence}
+    for file in scene.knowledge.files:
+        for deceptive in file.misleading:
+            if deceptive.with_ and not kinds.intersection(deceptive.with_):
+                continue
+            for hit in scene.seen.hits(scene.knowledge.expand(deceptive.lines))[:1]:
+                if hit.line.number not in accusing or deceptive.always:
+                    yield Misleading(line=hit.line.number, text=hit.line.shown, why=deceptive.why)
+    for late in scene.seen.frames[:2]:
+        yield Misleading(line=late.frame.line.number, text=late.frame.line.shown, why=_FRAME)

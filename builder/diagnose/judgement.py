@@ -1,0 +1,236 @@
+"""From what was seen to ranked causes: each finding weighed, the first failure told from its consequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from builder.diagnose.conditions import Held, holds
+from builder.diagnose.model import UNKNOWN, Cause, Edit, Evidence
+from builder.diagnose.observe import PHASES
+from builder.diagnose.schema import SURE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from builder.diagnose.conditions import Scene
+    from builder.diagnose.model import Phase
+    from builder.diagnose.observe import Hit
+    from builder.diagnose.schema import Finding
+    from builder.recipe.model import Recipe
+
+MOST = 0.97
+NOT_FIRST = 0.7
+LEAST = 0.15
+NEARLY = 0.1
+NOT_KNOWN = 0.3
+EVIDENCE_SHOWN = 8
+_BUILDING: frozenset[Phase] = frozenset({"resolve", "wheel build", "image build", "container start"})
+_UNKNOWN_REMEDY = (
+    "nothing that is known fits; rerun with CUDA_LAUNCH_BLOCKING=1 and without CUDA graphs and speculation, "
+    "and look at the first line above"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspect:
+    """A finding that fits: how likely, which lines show it (in the order of the log), and what speaks for it in words."""
+
+    finding: Finding
+    confidence: float
+    hits: tuple[Hit, ...]
+    shown: tuple[Hit, ...]
+    because: tuple[str, ...]
+
+    @property
+    def begins(self) -> int:
+        """Where in the log its first own line stands."""
+        return min(hit.order for hit in self.shown)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase that the log had reached at its last own line, and at least the one that the finding names."""
+        reached = max((hit.phase for hit in self.shown), key=PHASES.index)
+        own = self.finding.phase
+        if own in _BUILDING and reached in _BUILDING:
+            return own
+        return max(reached, own, key=PHASES.index)
+
+
+def suspects(scene: Scene) -> list[Suspect]:
+    """Return every finding that fits the log, the likeliest first, general ones and mere tails left out."""
+    found = [suspect for finding in scene.knowledge.findings if (suspect := _weigh(finding, scene)) is not None]
+    found = _without_tails(found)
+    found = _without_generals(found)
+    found.sort(key=lambda suspect: (-suspect.confidence, suspect.begins, suspect.finding.name))
+    return found
+
+
+def _weigh(finding: Finding, scene: Scene) -> Suspect | None:
+    def counts(hit: Hit) -> bool:
+        return _counts(finding, hit, scene)
+
+    required = [holds(condition, scene, counts=counts) for condition in finding.all]
+    if any(part is None for part in required):
+        return None
+    if any(holds(condition, scene, counts=_always) is not None for condition in finding.unless):
+        return None
+    held = [part for part in required if part is not None]
+    confidence, helped, because = _support(finding, scene)
+    limit = MOST if finding.direct else SURE - 0.01
+    confidence = max(0.0, min(confidence, limit))
+    shown = tuple(
+        hit for condition, part in zip(finding.all, held, strict=True) if condition.lines for hit in part.hits
+    )
+    if confidence < LEAST or not shown:
+        return None
+    every = [hit for part in (*held, *helped) for hit in part.hits]
+    facts = tuple(text for part in (*held, *helped) for text in part.facts)
+    return Suspect(
+        finding=finding,
+        confidence=round(confidence, 2),
+        hits=_in_order(every),
+        shown=shown,
+        because=facts + because,
+    )
+
+
+def _support(finding: Finding, scene: Scene) -> tuple[float, list[Held], tuple[str, ...]]:
+    confidence = finding.confidence
+    helped, because = [], []
+    for support in finding.support:
+        held = holds(support, scene, counts=_always)
+        if held is not None:
+            confidence += support.adds
+            helped.append(held)
+            because += [support.because] if support.because else []
+    return confidence, helped, tuple(because)
+
+
+def _always(_: Hit) -> bool:
+    return True
+
+
+def _counts(finding: Finding, hit: Hit, scene: Scene) -> bool:
+    """Whether a line may accuse: not a mere warning, not one that the server or its owner outlived."""
+    if not finding.warned and is_mild(hit, scene):
+        return False
+    if finding.survives:
+        return True
+    return not _outlived(hit, scene)
+
+
+def is_mild(hit: Hit, scene: Scene) -> bool:
+    """Whether the line itself says that it is no failure."""
+    if hit.line.mild:
+        return True
+    return any(text in hit.line.folded for file in scene.knowledge.files for text in file.benign)
+
+
+def _outlived(hit: Hit, scene: Scene) -> bool:
+    """Whether the same life of the server came to serve after this line, or a person had stopped it before."""
+    seen = scene.seen
+    if seen.first_stopped is not None and hit.order > seen.first_stopped and hit.life == seen.stopped_life:
+        return True
+    return not hit.serving and hit.life in seen.ready_lives
+
+
+def _without_tails(found: list[Suspect]) -> list[Suspect]:
+    """Leave out findings whose lines are only the end of a failure that something else explains."""
+    solid = [suspect for suspect in found if not suspect.finding.tail]
+    return solid or found
+
+
+def _without_generals(found: list[Suspect]) -> list[Suspect]:
+    """Leave out a general finding where a special one of about the same weight says more."""
+    replaced = {
+        suspect.finding.refines
+        for suspect in found
+        for general in found
+        if general.finding.name == suspect.finding.refines and suspect.confidence >= general.confidence - NEARLY
+    }
+    return [suspect for suspect in found if suspect.finding.name not in replaced]
+
+
+def _in_order(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    by_line = {(hit.order, hit.line.shown): hit for hit in hits}
+    return tuple(sorted(by_line.values(), key=lambda hit: hit.order))
+
+
+def causes_of(found: list[Suspect], recipe: Recipe | None, *, several: bool) -> Iterator[Cause]:
+    """Yield the causes; a class other than the first one's is never sure."""
+    for suspect in found:
+        confidence = suspect.confidence
+        if suspect.finding.kind != found[0].finding.kind:
+            confidence = min(confidence, NOT_FIRST)
+        finding = suspect.finding
+        yield Cause(
+            kind=finding.kind,
+            confidence=confidence,
+            evidence=tuple(evidence_of(hit, several=several) for hit in suspect.hits[:EVIDENCE_SHOWN]),
+            remedy=finding.remedy,
+            edits=tuple(edit for edit in _edits(suspect, found) if _changes(edit, recipe)),
+            finding=finding.name,
+            cause=finding.cause,
+            because=suspect.because,
+            sources=finding.sources,
+        )
+
+
+def _edits(suspect: Suspect, found: list[Suspect]) -> Iterator[Edit]:
+    """Yield a finding's own edits, and after them those of the findings that refine it; each place once."""
+    special = [other for other in found if other.finding.refines == suspect.finding.name]
+    places: set[str] = set()
+    for finding in (suspect.finding, *(other.finding for other in special)):
+        for edit in finding.edits:
+            if edit.path not in places:
+                places.add(edit.path)
+                yield edit
+
+
+def _changes(edit: Edit, recipe: Recipe | None) -> bool:
+    """Whether an edit fits the recipe: not there already, and no version for what is pinned by commit."""
+    if recipe is None:
+        return True
+    part, _, rest = edit.path.partition(".")
+    if part == "stack":
+        name = rest.rpartition(".")[0]
+        package = recipe.stack.get(name)
+        return package is None or (package.version is not None and package.version != edit.value)
+    if part == "serve" and recipe.serve is not None:
+        group, _, name = rest.partition(".")
+        held = recipe.serve.args if group == "args" else recipe.serve.env
+        return str(held.get(name)).lower() != str(edit.value).lower()
+    return True
+
+
+def unknown_cause(scene: Scene, *, several: bool) -> Cause | None:
+    """Return a cause of class `unknown` with the salient lines if something failed that nothing explains."""
+    salient = [hit for hit in scene.seen.salient if _alarms(hit, scene)]
+    if not salient:
+        return None
+    late = [hit for hit in scene.seen.late if _alarms(hit, scene)]
+    shown = _in_order((*salient[: EVIDENCE_SHOWN - 2], *late[-2:]))
+    return Cause(
+        kind=UNKNOWN,
+        confidence=NOT_KNOWN,
+        evidence=tuple(evidence_of(hit, several=several) for hit in shown),
+        remedy=_UNKNOWN_REMEDY,
+        finding=UNKNOWN,
+        cause="something failed, and nothing that is known fits its lines",
+    )
+
+
+def _alarms(hit: Hit, scene: Scene) -> bool:
+    """Whether a line that looks like a failure was one: nothing went on after it as if nothing had happened."""
+    seen = scene.seen
+    if is_mild(hit, scene) or _outlived(hit, scene):
+        return False
+    return hit.order > max(seen.last_alive, seen.last_built)
+
+
+def evidence_of(hit: Hit, *, several: bool) -> Evidence:
+    """Return a line as evidence; the log is named only where there are several."""
+    return Evidence(
+        line=hit.line.number, text=hit.line.shown, rank=hit.line.rank, log=hit.line.log if several else None
+    )

@@ -1,0 +1,78 @@
+"""One line of a log taken apart: its text, its rank, its time, whether it only warns."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from builder.diagnose.pattern import fold
+
+SHOWN = 600
+_HEAD = 160
+_RANKS = (
+    re.compile(r"\b((?:(?:DP|PP)\d{1,4} )?TP\d{1,4})\b"),
+    re.compile(r"_((?:DP|PP|TP|EP)\d{1,4})\b"),
+    re.compile(r"\b[Rr]ank[ =:]?(\d{1,5})\]?"),
+    re.compile(r"^\[\d{1,4},(\d{1,5})\]<std"),
+    re.compile(r"\b((?:DP|PP|EP)\d{1,4})\b"),
+)
+_TIME = re.compile(r"(?:\d{4}-\d\d-\d\d[T ]|\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
+_PREFIXES = (
+    re.compile(r"\[[^\]]{0,120}\](?:<std(?:err|out)>)?:?\s*"),
+    re.compile(r"\([^()]{0,60}pid=[^()]{0,60}\)\s*"),
+    re.compile(r"#\d{1,4} \d{1,7}\.\d{1,4}\s+"),
+    re.compile(r"(?:TRACE|DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?\s*"),
+    re.compile(r"(?:\d{4}-\d\d-\d\d[T ]|\d\d-\d\d )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?Z?\s*"),
+    re.compile(r"[\w.-]{1,40}\s{1,4}\|\s"),
+)
+_MOST_PREFIXES = 8
+_MILD = re.compile(r"(?<!NCCL )\b(?:TRACE|DEBUG|INFO|WARNING|WARN)\b|\b[A-Za-z]{0,40}[Ww]arning:")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that may matter: its number from 1, the text to show, the folded text to match, where it comes from."""
+
+    number: int
+    shown: str
+    folded: str
+    rank: str | None
+    time: str | None
+    mild: bool
+    log: str
+
+
+def parse_line(number: int, raw: bytes, *, log: str) -> LogLine:
+    """Take one line apart; bytes that are not UTF-8 are replaced."""
+    text = raw.decode("utf-8", "replace").strip()
+    head = text[:_HEAD]
+    time = _TIME.search(head)
+    return LogLine(
+        number=number,
+        shown=text[:SHOWN],
+        folded=fold(_without_prefix(text)),
+        rank=rank_of(head),
+        time=time[0] if time else None,
+        mild=_MILD.search(text[:SHOWN]) is not None,
+        log=log,
+    )
+
+
+def rank_of(head: str) -> str | None:
+    """Return the rank that the beginning of a line names (`TP3`, `DP0 TP1`, `rank 3`), if any."""
+    for pattern in _RANKS:
+        found = pattern.search(head)
+        if found:
+            return f"rank {found[1]}" if found[1].isdigit() else found[1]
+    return None
+
+
+def _without_prefix(text: str) -> str:
+    """Cut what loggers, process managers and image builds put before the words."""
+    start = 0
+    for _ in range(_MOST_PREFIXES):
+        found = next((match for prefix in _PREFIXES if (match := prefix.match(text, start))), None)
+        if found is None or found.end() == start:
+            break
+        start = found.end()
+    return text[start:] or text

@@ -1,0 +1,123 @@
+"""Logs as blocks of whole lines: files, gzip, standard input, any size, without escape sequences."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from isal import isal_zlib
+
+from builder.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+BLOCK = 1 << 19
+_GZIP = b"\x1f\x8b"
+_GZIP_WINDOW = 31
+_ESCAPE = re.compile(rb"\x1b(?:\[[0-9;?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
+
+
+class Readable(Protocol):
+    """A binary stream: an open file, standard input, the output of a container."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes, none at the end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Log:
+    """A log to read once: its name as evidence shows it, and its bytes piece by piece."""
+
+    name: str
+    pieces: Iterator[bytes]
+
+
+def open_log(path: Path) -> Log:
+    """Open a log file, plain or gzip, or standard input for `-`; raise UsageError if it cannot be read."""
+    try:
+        stream: BinaryIO = sys.stdin.buffer if str(path) == "-" else path.open("rb")
+    except OSError as error:
+        remedy = "give the path of a log, or - for standard input"
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=remedy) from None
+    return Log(name=str(path), pieces=_pieces(stream))
+
+
+def log_of(lines: Readable | Iterable[str] | Iterable[bytes], *, name: str = "log") -> Log:
+    """Return lines (with or without their newlines) or a binary stream as a log."""
+    if hasattr(lines, "read"):
+        return Log(name=name, pieces=_pieces(lines))
+    return Log(name=name, pieces=(_line_bytes(line) for line in lines))
+
+
+def blocks(log: Log) -> Iterator[bytes]:
+    """Yield whole lines in blocks of about half a megabyte; a line longer than that is cut."""
+    waiting: list[bytes] = []
+    size = 0
+    for piece in _plain(log.pieces):
+        waiting.append(piece)
+        size += len(piece)
+        if size >= BLOCK:
+            whole, rest = _split(b"".join(waiting))
+            yield _clean(whole)
+            waiting, size = [rest], len(rest)
+    if size:
+        last = b"".join(waiting)
+        yield _clean(last if last.endswith(b"\n") else last + b"\n")
+
+
+def _split(data: bytes) -> tuple[bytes, bytes]:
+    """Part the whole lines from the beginning of the next one; one endless line is taken as it is."""
+    end = data.rfind(b"\n") + 1
+    return (data[:end], data[end:]) if end else (data, b"")
+
+
+def _pieces(stream: Readable) -> Iterator[bytes]:
+    try:
+        while piece := stream.read(BLOCK):
+            yield piece
+    finally:
+        if isinstance(stream, io.BufferedReader) and stream is not sys.stdin.buffer:
+            stream.close()
+
+
+def _plain(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Unpack gzip, recognised by its first bytes; a torn or damaged tail ends the log there."""
+    first = next(pieces, b"")
+    if first[:2] != _GZIP:
+        yield first
+        yield from pieces
+        return
+    yield from _gunzip(itertools.chain([first], pieces))
+
+
+def _gunzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    unpacker = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+    for piece in pieces:
+        rest, data = piece, b""
+        while rest or len(data) == BLOCK:
+            try:
+                data = unpacker.decompress(rest, BLOCK)
+            except isal_zlib.error:
+                return
+            yield data
+            rest = unpacker.unconsumed_tail
+            if unpacker.eof:
+                rest, unpacker = unpacker.unused_data, isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+
+
+def _clean(block: bytes) -> bytes:
+    """Drop escape sequences and the carriage returns of line ends."""
+    if b"\x1b" in block:
+        block = _ESCAPE.sub(b"", block)
+    return block.replace(b"\r\n", b"\n") if b"\r\n" in block else block
+
+
+def _line_bytes(line: str | bytes) -> bytes:
+    raw = line.encode("utf-8", "replace") if isinstance(line, str) else line
+    return raw if raw.endswith(b"\n") else raw + b"\n"
