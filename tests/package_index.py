@@ -43,13 +43,17 @@ def _record_hash(text: str) -> str:
 
 @dataclass(kw_only=True)
 class PackageIndex:
-    """Projects by name, their files by file name; `password` closes the index, `as_json` adds sizes and dates."""
+    """Projects by name, their files by file name; `password` closes the index.
+
+    `as_json` adds sizes and dates, `metadata` the files beside the wheels (PEP 658), `hashes` the sha256.
+    """
 
     url: str = ""
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     uploaded: dict[str, str] = field(default_factory=dict)
     as_json: bool = True
     hashes: bool = True
+    metadata: bool = False
     password: str | None = None
     asked: list[str] = field(default_factory=list)
 
@@ -93,6 +97,12 @@ class PackageIndex:
         meta = {"api-version": "1.1"}
         return JSON, json.dumps({"meta": meta, "name": project, "versions": versions, "files": listed}).encode()
 
+    def metadata_of(self, filename: str) -> bytes:
+        """Return the METADATA of a wheel."""
+        data = next(files[filename] for files in self.files.values() if filename in files)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return archive.read(next(name for name in archive.namelist() if name.endswith("METADATA")))
+
     def _fragment(self, data: bytes) -> str:
         return f"#sha256={hashlib.sha256(data).hexdigest()}" if self.hashes else ""
 
@@ -113,6 +123,8 @@ def serve(index: PackageIndex) -> Iterator[PackageIndex]:
                 self._send(200, *index.page(name))
                 return
             found = [files[name] for files in index.files.values() if place == "files" and name in files]
+            if index.metadata and name.endswith(".whl.metadata"):
+                found = [index.metadata_of(name.removesuffix(".metadata"))]
             self._send(200 if found else 404, "application/octet-stream", found[0] if found else b"")
 
         def _send(self, status: int, media_type: str, body: bytes) -> None:

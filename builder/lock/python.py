@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
@@ -9,6 +10,7 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import InvalidDocumentError, ResolveError
 from builder.lock.choice import chosen_wheels, locked_wheels
+from builder.lock.extras import asked_extras, declared_requirements, with_extras
 from builder.lock.project import read_project
 from builder.lock.pylock import write_pylock
 from builder.lock.target import target_of
@@ -108,9 +110,9 @@ def resolve_python(
 ) -> tuple[LockedWheel, ...]:
     """Return one wheel for each package that some requirements need on a target, by name.
 
-    `overrides` are requirements that replace all others of their package; `built` packages are left out; `as_of` is an
-    ISO date after which no file counts. Raise ResolveError, with uv's explanation as evidence, if there is no answer.
-    Files whose size the index does not say are fetched into the store.
+    `overrides` are requirements that replace all others of their package, but for the extras; `built` packages are left
+    out; `as_of` is an ISO date after which no file counts. Raise ResolveError, with uv's explanation as evidence, if
+    there is no answer. Files whose size the index does not say are fetched into the store.
     """
     question = Question(
         requirements=tuple(sorted(requirements)),
@@ -122,8 +124,7 @@ def resolve_python(
     )
     if not question.requirements:
         return ()
-    answer = ask_uv(question, write_pylock(preferred, python=target.python), store, settings)
-    chosen = chosen_wheels(answer, target)
+    chosen = _chosen(question, write_pylock(preferred, python=target.python), store, settings)
     _refuse_other_index(chosen, question)
     return locked_wheels(chosen, question.indexes, store, settings)
 
@@ -144,16 +145,29 @@ def _resolve(
     )
 
 
+def _chosen(question: Question, previous: bytes, store: Store, settings: Settings) -> tuple[ChosenWheel, ...]:
+    """Ask uv, again as long as an overruled package turns out to be asked for more extras than its override has."""
+    requires: dict[str, tuple[str, ...]] = {}
+    while True:
+        chosen = chosen_wheels(ask_uv(question, previous, store, settings), question.target)
+        if not question.overrides:
+            return chosen
+        unread = [wheel for wheel in chosen if wheel.sha256 not in requires]
+        requires |= declared_requirements(unread, question.indexes, store, settings)
+        by_name = {wheel.name: requires[wheel.sha256] for wheel in chosen}
+        widened = with_extras(question.overrides, asked_extras(question.requirements, by_name, question.target))
+        if widened == question.overrides:
+            return chosen
+        question = replace(question, overrides=widened)
+
+
 def _is_built(package: Package) -> bool:
     return package.version is None or package.build is not None
 
 
 def _pin(name: str, package: Package) -> str:
-    return f"{name}{_extras(package)}=={package.version}"
-
-
-def _extras(package: Package | None) -> str:
-    return f"[{','.join(sorted(package.extras))}]" if package is not None and package.extras else ""
+    extras = f"[{','.join(sorted(package.extras))}]" if package.extras else ""
+    return f"{name}{extras}=={package.version}"
 
 
 def _tools(recipe: Recipe) -> tuple[str, ...]:
@@ -212,7 +226,7 @@ def _source(name: str, package: Package, folder: Path) -> dict[str, Any]:
 
 
 def _overrides(recipe: Recipe) -> Iterator[str]:
-    """Yield the overrides as requirements, with the extras of the stack's own pin: uv keeps no others."""
+    """Yield the overrides as requirements; a pin of the stack that says another version is refused."""
     for name, override in recipe.overrides.items():
         package = recipe.stack.get(name)
         if package is not None and package.version not in {None, override.version}:
@@ -220,7 +234,7 @@ def _overrides(recipe: Recipe) -> Iterator[str]:
                 f"overrides.{name}: {override.version} contradicts stack.{name}: {package.version}",
                 remedy="give both the same version",
             )
-        yield f"{name}{_extras(package)}=={override.version}"
+        yield f"{name}=={override.version}"
 
 
 def _refuse_other_index(chosen: Iterable[ChosenWheel], question: Question) -> None:

@@ -52,10 +52,11 @@ class Target:
         )
         return {tag: rank for rank, tag in reversed(list(enumerate(ordered)))}
 
-    def applies(self, marker: str) -> bool:
-        """Say whether a dependency marker is true here (PEP 508); an unknown patch version counts as 0, as in uv."""
+    def applies(self, marker: str, extra: str = "") -> bool:
+        """Say whether a dependency marker is true here (PEP 508); the unknown patch version counts as 0, as in uv."""
         return Marker(marker).evaluate(
             {
+                "extra": extra,
                 "implementation_name": "cpython",
                 "implementation_version": f"{self.python}.0",
                 "os_name": "posix",

@@ -1,0 +1,83 @@
+"""Which extras the chosen wheels ask of each other: what uv forgets of a package whose requirements are overruled."""
+
+from __future__ import annotations
+
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from packaging.metadata import parse_email
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from builder.download import Download, NotFoundError, fetch_all, get
+from builder.lock.index import index_endpoint, index_of, with_credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from builder.lock.choice import ChosenWheel
+    from builder.lock.target import Target
+    from builder.recipe.model import Index
+    from builder.settings import Settings
+    from builder.store import Store
+
+LOOK_UPS = 16  # metadata files asked for at a time
+
+
+def with_extras(overrides: Iterable[str], asked: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
+    """Return the overrides with all extras that are asked of their packages, sorted."""
+    widened = []
+    for line in overrides:
+        override = Requirement(line)
+        override.extras |= asked.get(canonicalize_name(override.name), frozenset())
+        widened.append(str(override))
+    return tuple(sorted(widened))
+
+
+def asked_extras(
+    requirements: Iterable[str], requires: Mapping[str, tuple[str, ...]], target: Target
+) -> dict[str, frozenset[str]]:
+    """Return the extras asked of each package that the requirements lead to; `requires` says what each one needs."""
+    found: set[tuple[str, str]] = set()
+    waiting = [pair for line in requirements for pair in _asked(line, "", target)]
+    while waiting:
+        name, extra = pair = waiting.pop()
+        if pair not in found:
+            found.add(pair)
+            waiting += [pair for line in requires.get(name, ()) for pair in _asked(line, extra, target)]
+    names = {name for name, extra in found if extra}
+    return {name: frozenset(extra for owner, extra in found if owner == name and extra) for name in names}
+
+
+def _asked(line: str, extra: str, target: Target) -> list[tuple[str, str]]:
+    """Return the package that a requirement asks for, once without and once with each extra, where it applies."""
+    requirement = Requirement(line)
+    if requirement.marker is not None and not target.applies(str(requirement.marker), extra):
+        return []
+    return [(canonicalize_name(requirement.name), asked) for asked in ("", *map(canonicalize_name, requirement.extras))]
+
+
+def declared_requirements(
+    chosen: Iterable[ChosenWheel], indexes: Mapping[str, Index], store: Store, settings: Settings
+) -> dict[str, tuple[str, ...]]:
+    """Return what each wheel requires, by its sha256: from the metadata beside it (PEP 658), else from the wheel."""
+    default = index_endpoint(settings)
+
+    def read(wheel: ChosenWheel) -> tuple[str, tuple[str, ...]]:
+        url = with_credentials(wheel.url, index_of(wheel.name, indexes) or default)
+        try:
+            metadata = get(f"{url}.metadata", settings).body
+        except NotFoundError:
+            metadata = _from_wheel(wheel, url, store, settings)
+        return wheel.sha256, tuple(parse_email(metadata)[0].get("requires_dist", ()))
+
+    with ThreadPoolExecutor(LOOK_UPS) as pool:
+        return dict(pool.map(read, chosen))
+
+
+def _from_wheel(wheel: ChosenWheel, url: str, store: Store, settings: Settings) -> bytes:
+    fetch_all([Download(url=url, sha256=wheel.sha256, size=wheel.size, label=wheel.filename)], store, settings)
+    folder = "-".join(wheel.filename.split("-")[:2])
+    with zipfile.ZipFile(store.path(wheel.sha256)) as archive:
+        return archive.read(f"{folder}.dist-info/METADATA")
