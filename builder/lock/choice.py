@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from builder.download import Download, fetch_all
 from builder.errors import ResolveError
@@ -79,6 +80,22 @@ def locked_wheels(
         )
         for wheel in wheels
     )
+
+
+def refuse_other_index(
+    chosen: Iterable[ChosenWheel], requirements: Iterable[str], indexes: Mapping[str, Index]
+) -> None:
+    """Raise ResolveError for a tied package that the default index gave: uv ties only direct requirements."""
+    direct = {canonicalize_name(Requirement(line).name) for line in requirements}
+    tied: dict[str, str] = {
+        canonicalize_name(package): name for name, index in indexes.items() for package in index.packages
+    }
+    for wheel in chosen:
+        if wheel.name in tied and wheel.name not in direct:
+            raise ResolveError(
+                f"indexes.{tied[wheel.name]}: {wheel.name} is needed, but only by other packages",
+                remedy=f"pin {wheel.name} in `stack`, so that it comes from that index and from nowhere else",
+            )
 
 
 def _chosen(package: dict[str, Any], ranks: Mapping[Tag, int], target: Target) -> ChosenWheel:

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.errors import InvalidDocumentError, ResolveError
-from builder.lock.choice import chosen_wheels, locked_wheels
+from builder.lock.choice import chosen_wheels, locked_wheels, refuse_other_index
 from builder.lock.extras import asked_extras, declared_requirements, with_extras
 from builder.lock.project import read_project
 from builder.lock.pylock import write_pylock
@@ -125,7 +125,7 @@ def resolve_python(
     if not question.requirements:
         return ()
     chosen = _chosen(question, write_pylock(preferred, python=target.python), store, settings)
-    _refuse_other_index(chosen, question)
+    refuse_other_index(chosen, question.requirements, question.indexes)
     return locked_wheels(chosen, question.indexes, store, settings)
 
 
@@ -235,17 +235,3 @@ def _overrides(recipe: Recipe) -> Iterator[str]:
                 remedy="give both the same version",
             )
         yield f"{name}=={override.version}"
-
-
-def _refuse_other_index(chosen: Iterable[ChosenWheel], question: Question) -> None:
-    """Refuse what the default index gave in place of a tied one: uv ties only direct requirements to an index."""
-    direct = {canonicalize_name(Requirement(line).name) for line in question.requirements}
-    tied: dict[str, str] = {
-        canonicalize_name(package): name for name, index in question.indexes.items() for package in index.packages
-    }
-    for wheel in chosen:
-        if wheel.name in tied and wheel.name not in direct:
-            raise ResolveError(
-                f"indexes.{tied[wheel.name]}: {wheel.name} is needed, but only by other packages",
-                remedy=f"pin {wheel.name} in `stack`, so that it comes from that index and from nowhere else",
-            )
