@@ -138,6 +138,38 @@ def test_the_running_python_needs_the_c_library() -> None:
     assert "libc.so.6" in linkage(Path(sys.executable).resolve()).needed
 
 
+def tiny_elf(*, entry_size: int = 64, dynamic_link: int = 0, names: bytes = b"names\0") -> bytes:
+    """An ELF file of two sections, its names (0) and a dynamic section (1) that needs the library `names`."""
+    header = b"\x7fELF\x02\x01".ljust(40, b"\0") + struct.pack("<Q10xHHH", 64, entry_size, 2, 0)
+    name_offset, dynamic_offset = 64 + 2 * 64 + 32, 64 + 2 * 64
+    sections = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, name_offset, len(names), 0, 0, 0, 0)
+    sections += struct.pack("<IIQQQQIIQQ", 0, 6, 0, 0, dynamic_offset, 32, dynamic_link, 0, 0, 0)
+    return header + sections + struct.pack("<qQqQ", 1, 0, 0, 0) + names
+
+
+def test_a_tiny_elf_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(tiny_elf())
+    assert linkage(path) == Linkage(needed=("names",))
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (tiny_elf(entry_size=8), "a section header of 8 bytes"),
+        (tiny_elf(dynamic_link=2), "no string table"),
+        (tiny_elf(names=b"names"), "a zero-terminated text"),
+        (tiny_elf(names=b"names\0more")[:-2], "ends after the file's"),
+        (tiny_elf()[:100], "64 bytes expected, the file has 100"),
+    ],
+)
+def test_a_malformed_elf_file_is_one_clear_error(tmp_path: Path, data: bytes, problem: str) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(data)
+    with pytest.raises(MalformedBinaryError, match=rf"lib\.so: offset 0x[0-9a-f]+: .*{problem}"):
+        linkage(path)
+
+
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"INPUT(libc.so.6)\n", b"\x7fELF\x01\x01" + bytes(60)])
 def test_another_file_is_named_as_no_elf_file(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "lib.so"
