@@ -11,6 +11,7 @@ from builder.download import Download, NotFoundError, fetch_all
 from builder.errors import ResolveError
 from builder.lock.debian_archive import (
     ARCHITECTURE,
+    KEYRING,
     fetch_indexes,
     fetch_releases,
     find_mirrors,
@@ -93,16 +94,17 @@ def resolve_debian(
     store: Store,
     settings: Settings,
     *,
+    keyring: Path = KEYRING,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> DebianLock:
     """Choose the newest packages of a suite with its updates and security updates, and all that they depend on.
 
-    The base holds `minbase` (Debian's essential and required packages and apt) and `base_packages`; the toolchain holds
+    The base holds `minbase` (Debian's essential and required packages) and `base_packages`; the toolchain holds
     what `toolchain_packages` add to that base. Recommended packages are left out. No mirror is named in the result.
     """
     base_names, toolchain_names = sorted(set(base_packages)), sorted(set(toolchain_packages))
     mirrors = find_mirrors(settings)
-    releases = fetch_releases(suite, mirrors, settings)
+    releases = fetch_releases(suite, mirrors, settings, keyring)
     fetch_indexes(releases, mirrors, store, settings, on_progress)
     catalogue = Catalogue((signed.release.archive, _index(signed, store)) for signed in releases)
     catalogue.require((*base_names, *toolchain_names), suite)
@@ -160,9 +162,8 @@ def _index(signed: SignedRelease, store: Store) -> str:
 def _resolve_base(suite: str, names: list[str], sources: tuple[str, ...]) -> dict[str, str]:
     """Ask mmdebstrap what it would install: without privileges, because nothing is installed."""
     command = ["mmdebstrap", "--simulate", "--verbose", "--mode=chrootless", "--variant=minbase"]
-    command += [f"--architectures={ARCHITECTURE}", f"--include={','.join(names)}", suite, "-"]
-    answer = run([*command, *(f"deb {source}" for source in sources)])
-    return _answer_of(answer, names)
+    command += [f"--architectures={ARCHITECTURE}", *(f"--include={name}" for name in names), suite, "-", *sources]
+    return _answer_of(run(command, environment={"LC_ALL": "C.UTF-8"}), names)
 
 
 def _resolve_on_top(names: list[str], status: list[str], sources: tuple[str, ...], root: Path) -> dict[str, str]:
@@ -170,9 +171,7 @@ def _resolve_on_top(names: list[str], status: list[str], sources: tuple[str, ...
     for folder in _APT_FOLDERS:
         (root / folder).mkdir(parents=True)
     (root / "var/lib/dpkg/status").write_text("\n".join(_installed(stanza) for stanza in status))
-    # The signatures were checked before; apt reads our copies.
-    lines = [f"deb [trusted=yes arch={ARCHITECTURE}] {source}\n" for source in sources]
-    (root / "etc/apt/sources.list").write_text("".join(lines))
+    (root / "etc/apt/sources.list").write_text("".join(f"{source}\n" for source in sources))
     configuration = root / "apt.conf"
     configuration.write_text(
         f'Dir "{root}/";\nDir::State::status "{root}/var/lib/dpkg/status";\n'
@@ -193,7 +192,7 @@ def _answer_of(answer: Completed, names: list[str]) -> dict[str, str]:
     if answer.code != 0:
         lines = [line for line in answer.text.splitlines() if line.strip()]
         raise ResolveError(
-            f"the Debian packages cannot be installed together: {', '.join(names)}",
+            f"apt cannot resolve the Debian packages {', '.join(names)}",
             remedy="the lines say which dependency fails; a mirror in the middle of an update fails like this too",
             evidence=tuple(lines[-12:]),
         )

@@ -46,12 +46,12 @@ class Mirrors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SignedRelease:
-    """A Release file whose signature was checked: its raw bytes, what the lock keeps of it, its package index's size.
+    """A Release file whose signature was checked: its signed text, what the lock keeps of it, its package index's size.
 
     `by_hash` says whether the mirror serves an index under its sha256, which never changes between two requests.
     """
 
-    signed: bytes
+    text: str
     release: DebianRelease
     index_size: int
     by_hash: bool
@@ -99,14 +99,16 @@ def mirrors_of_mmdebstrap(text: str) -> dict[Archive, str]:
     return found
 
 
-def fetch_releases(suite: str, mirrors: Mirrors, settings: Settings) -> tuple[SignedRelease, ...]:
+def fetch_releases(
+    suite: str, mirrors: Mirrors, settings: Settings, keyring: Path = KEYRING
+) -> tuple[SignedRelease, ...]:
     """Fetch the Release files of a suite and check their signatures."""
 
     def fetch(source: tuple[Archive, str]) -> SignedRelease:
         archive, name = source
         url = mirrors.url(archive, f"dists/{name}/InRelease")
         try:
-            return read_release(get_bytes(url, settings), archive, name, shown(url))
+            return read_release(get_bytes(url, settings), archive, name, shown(url), keyring)
         except DownloadError as error:
             raise ResolveError(
                 f"the Debian mirror does not give {name}: {error.message}",
@@ -130,7 +132,7 @@ def read_release(signed: bytes, archive: Archive, suite: str, place: str, keyrin
         raise ResolveError(f"{place} names no {INDEX} or has no date")
     date = parsedate_to_datetime(fields["Date"]).astimezone(UTC)
     return SignedRelease(
-        signed=signed,
+        text=text,
         release=DebianRelease(
             archive=archive, suite=suite, date=f"{date:%Y-%m-%dT%H:%M:%SZ}", packages_sha256=index[1]
         ),
@@ -151,16 +153,20 @@ def fetch_indexes(
 
 
 def lay_out(releases: tuple[SignedRelease, ...], store: Store, root: Path) -> tuple[str, ...]:
-    """Make a mirror of the indexes alone under `root`, and return its apt source lines."""
+    """Make a mirror of the indexes alone under `root`, and return its apt source lines.
+
+    They say `trusted` and the Release files are bare, because the signatures were checked before, with this module's
+    keyring: apt reads exactly what was checked.
+    """
     lines = []
     for signed in releases:
         release = signed.release
         folder = root / release.archive / "dists" / release.suite
         index = folder / INDEX
         index.parent.mkdir(parents=True)
-        (folder / "InRelease").write_bytes(signed.signed)
+        (folder / "Release").write_text(signed.text)
         index.hardlink_to(store.path(release.packages_sha256))
-        lines.append(f"copy://{root / release.archive} {release.suite} main")
+        lines.append(f"deb [trusted=yes] copy://{root / release.archive} {release.suite} main")
     return tuple(lines)
 
 
