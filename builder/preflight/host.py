@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 QUERY = ("nvidia-smi", "--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader")
 TOOLKIT = ("nvidia-ctk", "--version")
+SHM = Path("/dev/shm")  # noqa: S108 - its size is the question
 TIMEOUT = 20.0
 _MIB = 1 << 20
 _CUDA = re.compile(r"CUDA Version\s*:\s*(\d+\.\d+)")
@@ -70,7 +71,7 @@ def host_facts(folder: Path, runner: Callable[[Sequence[str]], Completed] | None
         cores=len(os.sched_getaffinity(0)),
         memory=memory,
         memory_free=free,
-        shm=_total(Path("/dev/shm")),  # noqa: S108 - the size of it is the question
+        shm=_total(SHM),
         disk_free=shutil.disk_usage(_existing(folder)).free,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         locked_memory=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),

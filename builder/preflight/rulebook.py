@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from builder.document import Document, canonical_json
+from builder.document import Document, pretty_json
 from builder.errors import InvalidDocumentError
 from builder.preflight.conditions import Condition, holds, problems_of
 from builder.preflight.findings import Certainty
@@ -71,7 +71,7 @@ def rulebook() -> Mapping[str, Rule]:
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
     """Read one file of rules; raise InvalidDocumentError that names the rule and what is wrong with it."""
-    rules = _RuleFile.from_json(canonical_json(read_plain(path)), source=path.name).rules
+    rules = _RuleFile.from_json(pretty_json(read_plain(path)), source=path.name).rules
     for rule in rules:
         problems = list(_problems(rule))
         if problems:
@@ -100,7 +100,7 @@ def _said(name: str, facts: Mapping[str, FactValue]) -> str:
     if isinstance(value, tuple):
         return ", ".join(value)
     if VOCABULARY[name].kind == "bytes" and isinstance(value, int | float):
-        return f"{value / _GIB:.1f} GiB" if value >= _GIB // 10 else f"{value / (1 << 20):.0f} MiB"
+        return f"{value / _GIB:.1f} GiB" if value >= _GIB else f"{value / (1 << 20):.0f} MiB"
     return str(value)
 
 

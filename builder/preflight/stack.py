@@ -109,6 +109,7 @@ def _package_facts(pins: Pins) -> MaybeFacts:
     return {
         "transformers.version": pins.versions.get("transformers"),
         "transformers.overridden": "transformers" in overrides,
+        "torch.overridden": "torch" in overrides,
         "overrides.against-stack": tuple(n for n, v in overrides.items() if n in wished and wished[n] != v),
         "flashinfer.version": main,
         "flashinfer.others": tuple(f"{n} {v}" for n, v in others.items() if main and v.split("+")[0] != main),

@@ -54,6 +54,7 @@ VOCABULARY: Mapping[str, FactSpec] = {
     "torch.default-index": FactSpec("flag", "whether torch comes from the default index"),
     "torch.sm120": FactSpec("flag", "whether that build carries code for SM120"),
     "torch.better-variant": FactSpec("text", "a build of the same torch for the toolkit's CUDA major and the target"),
+    "torch.overridden": FactSpec("flag", "whether `overrides` names torch"),
     "torch.newest-known": FactSpec("version", "the newest series of torch that the tables know"),
     "transformers.version": FactSpec("version", "transformers"),
     "transformers.overridden": FactSpec("flag", "whether `overrides` names transformers"),

@@ -68,7 +68,8 @@ def _parse(text: str) -> tuple[YamlText, Recipe | None, tuple[Complaint, ...]]:
     try:
         recipe = Recipe.model_validate_json(json.dumps(read.data))
     except ValidationError as error:
-        found.extend(complaints_of(error.errors(), read))
+        named = {complaint.path for complaint in found}
+        found.extend(each for each in complaints_of(error.errors(), read) if each.path not in named)
     found.sort(key=lambda complaint: (complaint.line, complaint.column, complaint.path))
     return read, None if found else recipe, tuple(found)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 from pydantic import Field
 
-from builder.document import Document, canonical_json
+from builder.document import Document, pretty_json
 from builder.errors import InvalidDocumentError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def targets() -> Mapping[str, GpuTarget]:
     """Return every known GPU by its id, in the order of the table."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     plain = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - a safe loader, our own file
-    table = _Table.from_json(canonical_json(plain), source=TABLE.name)
+    table = _Table.from_json(pretty_json(plain), source=TABLE.name)
     return {name: _target(name, gpu, table) for name, gpu in table.gpus.items()}
 
 
@@ -104,7 +104,7 @@ def find_target(gpu: str) -> GpuTarget:
 
 def find_nearest_target(gpu: str) -> str:
     """Return advice about a GPU id that does not exist: the nearest one, else all of them."""
-    close = difflib.get_close_matches(gpu.lower().replace(" ", "-").replace("_", "-"), targets(), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(gpu.lower().replace(" ", "-").replace("_", "-"), targets(), n=1, cutoff=0.65)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(targets())}"
 
 

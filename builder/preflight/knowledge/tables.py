@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from builder.document import Document, canonical_json
+from builder.document import Document, pretty_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -197,4 +197,4 @@ def all_tables() -> Mapping[str, Document]:
 
 
 def _read(name: str, kind: type[_Table]) -> _Table:
-    return kind.from_json(canonical_json(read_plain(FOLDER / name)), source=name)
+    return kind.from_json(pretty_json(read_plain(FOLDER / name)), source=name)
