@@ -118,20 +118,21 @@ def _input_scales(preset: Preset, config: dict[str, Any], weights: Mapping[str, 
     A power of two that just holds the largest activation seen in any expert; a smaller one would clip, and a right
     stack that computes with 4-bit activations would look wrong.
     """
-    calibration = _Calibration(ModelConfig.model_validate(config), weights)
+    calibration = Calibration(ModelConfig.model_validate(config), weights)
     calibration.forward(drawn_prompt(preset, CALIBRATION_TOKENS, CALIBRATION_SEED))
     outer = power_of_two_above(calibration.largest_input / FULL_RANGE)
     inner = power_of_two_above(calibration.largest_inner / FULL_RANGE)
     return {"gate": outer, "up": outer, "down": inner}
 
 
-class _Calibration(Reference):
+class Calibration(Reference):
     """The reference, noting the largest inputs of the routed experts' projections."""
 
     largest_input = 0.0
     largest_inner = 0.0
 
     def inner(self, prefix: str, x: Array) -> Array:
+        """Return the inner activations, and note the largest of them and of their inputs."""
         result = super().inner(prefix, x)
         if ".experts." in prefix:
             self.largest_input = max(self.largest_input, float(np.abs(x).max()))

@@ -10,7 +10,7 @@ from builder.document import Document, canonical_json, key_of, tree_digest
 from builder.verify.tiny.checkpoint import checkpoint_files, read_config, read_weights
 from builder.verify.tiny.construction import construct
 from builder.verify.tiny.program import Expectation, Program, Request, requests_of
-from builder.verify.tiny.reference import Reference, greedy, margins
+from builder.verify.tiny.reference import Reference, margins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,11 +64,13 @@ def expectations(
     reference = Reference(read_config(files), read_weights(files))
     expected = []
     for request in requests:
-        _, logits = greedy(reference, request.prompt, request.new_tokens)
-        distances = margins(logits)
+        tokens = program.continuation(request.prompt, request.new_tokens)
+        reference.start()
+        logits = reference.forward(request.prompt + tokens[:-1])
+        distances = margins(logits[len(request.prompt) - 1 :])
         expected.append(
             Expectation(
-                tokens=program.continuation(request.prompt, request.new_tokens),
+                tokens=tokens,
                 mean_margin=round(float(distances.mean()), 6),
                 min_margin=round(float(distances.min()), 6),
             )

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from builder.verify.tiny.operations import Mask, causal, product, rotate_interleaved, softmax
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -24,7 +26,6 @@ INDEX_NORM_EPS = 1e-6
 ROUTE_SUM_EPS = 1e-20
 
 Indices = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 class ModelConfig(BaseModel):
@@ -81,11 +82,15 @@ class Reference:
             normed = self.norm(hidden, prefix + "post_attention_layernorm.weight", self.config.rms_norm_eps)
             hidden = self.stored(hidden + self.mlp(layer, normed))
         self.length += len(tokens)
-        return self.norm(hidden, "model.norm.weight", self.config.rms_norm_eps) @ self.weights["lm_head.weight"].T
+        return self.project(self.norm(hidden, "model.norm.weight", self.config.rms_norm_eps), "lm_head.weight")
 
     def positions(self, count: int) -> Array:
         """Return the positions of the next `count` tokens."""
         return np.arange(self.length, self.length + count, dtype=np.float64)
+
+    def project(self, x: Array, name: str) -> Array:
+        """Return the rows of x times a weight [n, k]."""
+        return product(x, self.weights[name])
 
     def norm(self, values: Array, name: str, eps: float) -> Array:
         """Return the RMSNorm of the rows."""
@@ -111,20 +116,20 @@ class Reference:
     def attention(self, layer: int, x: Array, positions: Array) -> Array:
         """Return the output [T, hidden] of a layer's attention for normed inputs [T, hidden]."""
         config, name = self.config, f"model.layers.{layer}.self_attn."
-        asked = self.norm(x @ self.weights[name + "q_a_proj.weight"].T, name + "q_a_layernorm.weight", LATENT_NORM_EPS)
+        asked = self.norm(self.project(x, name + "q_a_proj.weight"), name + "q_a_layernorm.weight", LATENT_NORM_EPS)
         known = self.remember(layer, self.cached(name, x, positions))
         selected = self.select(self.index_scores(name, x, asked, known.index_key, positions))
-        query = (asked @ self.weights[name + "q_b_proj.weight"].T).reshape(len(x), config.num_attention_heads, -1)
+        query = self.project(asked, name + "q_b_proj.weight").reshape(len(x), config.num_attention_heads, -1)
         rotated = self.rotate_main(query[..., config.qk_nope_head_dim :], positions)
         mixed = self.heads(name, query[..., : config.qk_nope_head_dim], rotated, known, selected)
-        return mixed @ self.weights[name + "o_proj.weight"].T
+        return self.project(mixed, name + "o_proj.weight")
 
     def cached(self, name: str, x: Array, positions: Array) -> Cached:
         """Return what the new positions leave in the cache."""
         rank = self.config.kv_lora_rank
-        both = x @ self.weights[name + "kv_a_proj_with_mqa.weight"].T
+        both = self.project(x, name + "kv_a_proj_with_mqa.weight")
         latent = self.norm(both[:, :rank], name + "kv_a_layernorm.weight", LATENT_NORM_EPS)
-        keys = x @ self.weights[name + "indexer.wk.weight"].T
+        keys = self.project(x, name + "indexer.wk.weight")
         centred = keys - keys.mean(axis=-1, keepdims=True)
         scaled = centred / np.sqrt(keys.var(axis=-1, keepdims=True) + INDEX_NORM_EPS)
         normed = scaled * self.weights[name + "indexer.k_norm.weight"] + self.weights[name + "indexer.k_norm.bias"]
@@ -145,12 +150,12 @@ class Reference:
     def index_scores(self, name: str, x: Array, asked: Array, keys: Array, positions: Array) -> Array:
         """Return the indexer's score [T, S] of every cached position; -inf for those in the future."""
         config = self.config
-        query = (asked @ self.weights[name + "indexer.wq_b.weight"].T).reshape(len(x), config.index_n_heads, -1)
+        query = self.project(asked, name + "indexer.wq_b.weight").reshape(len(x), config.index_n_heads, -1)
         query = self._index_rope(query, positions)
-        votes = (x @ self.weights[name + "indexer.weights_proj.weight"].T) / math.sqrt(config.index_n_heads)
+        votes = self.project(x, name + "indexer.weights_proj.weight") / math.sqrt(config.index_n_heads)
         scores = np.zeros((len(x), len(keys)))
         for head in range(config.index_n_heads):
-            matches = query[:, head] @ keys.T / math.sqrt(config.index_head_dim)
+            matches = product(query[:, head], keys) / math.sqrt(config.index_head_dim)
             scores += self.index_activation(matches) * votes[:, head : head + 1]
         return np.where(causal(len(x), len(keys)), scores, -np.inf)
 
@@ -171,14 +176,13 @@ class Reference:
     def heads(self, name: str, nope: Array, rotated: Array, known: Cached, selected: Mask) -> Array:
         """Return the heads' outputs [T, heads * value_dim]."""
         config, count = self.config, len(known.latent)
-        key_value = (known.latent @ self.weights[name + "kv_b_proj.weight"].T).reshape(
-            count, config.num_attention_heads, -1
-        )
+        key_value = self.project(known.latent, name + "kv_b_proj.weight").reshape(count, config.num_attention_heads, -1)
         outputs = []
         for head in range(config.num_attention_heads):
             key, value = np.split(key_value[:, head], [config.qk_nope_head_dim], axis=1)
-            scores = (nope[:, head] @ key.T + rotated[:, head] @ known.rope_key.T) * self.attention_scale()
-            outputs.append(softmax(np.where(selected, scores, -np.inf)) @ value)
+            scores = (product(nope[:, head], key) + product(rotated[:, head], known.rope_key)) * self.attention_scale()
+            shares = softmax(np.where(selected, scores, -np.inf))
+            outputs.append(product(shares, np.ascontiguousarray(value.T)))
         return np.concatenate(outputs, axis=1)
 
     def attention_scale(self) -> float:
@@ -199,7 +203,7 @@ class Reference:
 
     def route(self, prefix: str, x: Array) -> tuple[Indices, Array]:
         """Return the chosen experts [T, k] and their weights: the bias chooses, the score without it counts."""
-        scores = self.route_scores(x @ self.weights[prefix + "gate.weight"].T)
+        scores = self.route_scores(self.project(x, prefix + "gate.weight"))
         biased = scores + self.selection_bias(prefix)
         chosen = np.argsort(-biased, axis=1, kind="stable")[:, : self.config.num_experts_per_tok]
         shares = np.take_along_axis(scores, chosen, axis=1)
@@ -220,56 +224,17 @@ class Reference:
 
     def swiglu(self, prefix: str, x: Array) -> Array:
         """Return down(silu(gate(x)) * up(x))."""
-        return self.inner(prefix, x) @ self.weights[prefix + "down_proj.weight"].T
+        return self.project(self.inner(prefix, x), prefix + "down_proj.weight")
 
     def inner(self, prefix: str, x: Array) -> Array:
         """Return silu(gate(x)) * up(x)."""
-        gate = x @ self.weights[prefix + "gate_proj.weight"].T
-        return gate / (1.0 + np.exp(-gate)) * (x @ self.weights[prefix + "up_proj.weight"].T)
+        gate = self.project(x, prefix + "gate_proj.weight")
+        return gate / (1.0 + np.exp(-gate)) * self.project(x, prefix + "up_proj.weight")
 
     def _index_rope(self, values: Array, positions: Array) -> Array:
         width = self.config.qk_rope_head_dim
         rotated = self.rotate_index(values[..., :width], positions)
         return np.concatenate([rotated, values[..., width:]], axis=-1)
-
-
-def rotate_interleaved(values: Array, positions: Array, theta: float) -> Array:
-    """Return RoPE whose pairs are neighbours (0, 1), (2, 3) ...; all first parts come first in the result."""
-    return rotate_pairs(values[..., 0::2], values[..., 1::2], positions, theta)
-
-
-def rotate_pairs(first: Array, second: Array, positions: Array, theta: float) -> Array:
-    """Return pairs [T, ..., dim / 2] turned by position * theta^(-2j / dim); the frequencies in FP32, as stacks do."""
-    pairs = first.shape[-1]
-    exponents = np.arange(pairs, dtype=np.float32) / np.float32(pairs)
-    speeds = (1.0 / np.float32(theta) ** exponents).astype(np.float64)
-    angles = (positions[:, None] * speeds).reshape(len(positions), *([1] * (first.ndim - 2)), pairs)
-    cos, sin = np.cos(angles), np.sin(angles)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-
-
-def softmax(scores: Array) -> Array:
-    """Return the softmax of the rows; -inf gets 0."""
-    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares: Array = powers / powers.sum(axis=-1, keepdims=True)
-    return shares
-
-
-def causal(queries: int, keys: int) -> Mask:
-    """Return [queries, keys]: the last query sees all keys, each earlier one a key less."""
-    visible: Mask = np.arange(keys)[None, :] <= np.arange(keys - queries, keys)[:, None]
-    return visible
-
-
-def greedy(reference: Reference, prompt: Sequence[int], count: int) -> tuple[tuple[int, ...], Array]:
-    """Decode `count` tokens step by step with the cache; return them and the logits [count, vocab] they came from."""
-    reference.start()
-    rows = [reference.forward(prompt)[-1]]
-    tokens = [int(rows[0].argmax())]
-    while len(tokens) < count:
-        rows.append(reference.forward(tokens[-1:])[-1])
-        tokens.append(int(rows[-1].argmax()))
-    return tuple(tokens), np.stack(rows)
 
 
 def margins(logits: Array) -> Array:

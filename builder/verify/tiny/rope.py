@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,12 +57,10 @@ class Offset:
             strength * (1.0 - cosine(speed)) for strength, speed in zip(self.strengths, self.frequencies, strict=True)
         )
         strengths = tuple(settled(strength * SOFT_NATS / steps) for strength in self.strengths)
-        soft = Offset(distance=self.distance, frequencies=self.frequencies, strengths=strengths, mass=1.0)
-        scores = [soft.score(self.distance + away) - soft.score(self.distance) for away in range(-REACH, REACH + 1)]
+        soft = replace(self, strengths=strengths)
+        scores = [soft.score(distance) - soft.score(self.distance) for distance in range(self.distance + REACH + 1)]
         total = math.fsum(math.exp(score) for score in scores if score > -NEGLIGIBLE_NATS)
-        return Offset(
-            distance=self.distance, frequencies=self.frequencies, strengths=strengths, mass=settled(1.0 / total)
-        )
+        return replace(soft, mass=settled(1.0 / total))
 
     def score(self, distance: int) -> float:
         """Return the score in nats at a distance."""
