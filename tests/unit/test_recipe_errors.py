@@ -62,6 +62,13 @@ def test_a_right_recipe_has_no_complaint_and_keeps_what_it_says() -> None:
     assert recipe.stack["flash-attn"].build.archs == ("12.0",)
 
 
+def test_a_number_too_large_for_a_computer_stays_the_text_that_was_written() -> None:
+    recipe, _ = parse_recipe(GOOD + "serve: {engine: sglang, args: {x: 1.0e+400, y: 1234567890123456789012, z: 0.5}}\n")
+    assert recipe is not None
+    assert recipe.serve is not None
+    assert recipe.serve.args == {"x": "1.0e+400", "y": "1234567890123456789012", "z": 0.5}
+
+
 def test_the_plain_form_of_a_recipe_reads_as_the_same_recipe() -> None:
     recipe, _ = parse_recipe(GOOD)
     assert recipe is not None
