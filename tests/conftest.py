@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from builder.dockerd.client import DockerEngine
-
-TINY = "envbuild-test/tiny:1"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -44,6 +43,7 @@ def engine() -> DockerEngine:
 @pytest.fixture(scope="session")
 def tiny_image(engine: DockerEngine) -> Iterator[str]:
     """A reference to an image with a shell and a few programs of this machine, made without any network."""
-    engine.load(tiny_archive(TINY))
-    yield TINY
-    engine.remove_image(TINY)
+    name = f"envbuild-test/tiny:{uuid.uuid4().hex[:12]}"
+    engine.load(tiny_archive(name))
+    yield name
+    engine.remove_image(name)

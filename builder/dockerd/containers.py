@@ -70,9 +70,9 @@ def run_container(
     try:
         _create(client, job, name, address)
         with _attached(client, name, address) as descriptor:
+            _start(client, job, name, address)
             start = time.monotonic()
             deadline = start + job.timeout
-            _start(client, job, name, address)
             for data in _read_until(descriptor, deadline, address):
                 output.feed(data)
         output.close()

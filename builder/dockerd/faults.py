@@ -87,4 +87,4 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         arguments = [part for arg in link.args for part in (arg if isinstance(arg, tuple) else (arg,))]
-        pending += [part for part in (*arguments, link.__cause__, link.__context__) if isinstance(part, BaseException)]
+        pending += [part for part in (*arguments, link.__context__) if isinstance(part, BaseException)]

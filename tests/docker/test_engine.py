@@ -149,7 +149,7 @@ def test_the_memory_limit_includes_swap_and_processes_are_limited(engine: Docker
 
 def test_a_program_that_does_not_end_is_stopped_and_removed(engine: DockerEngine, tiny_image: str) -> None:
     marker = uuid.uuid4().hex
-    ended = engine.run(shell(tiny_image, "trap '' TERM; echo up; while :; do sleep 1; done", marker, timeout=1.0))
+    ended = engine.run(shell(tiny_image, "trap '' TERM; echo up; while :; do sleep 1; done", marker, timeout=3.0))
     assert (ended.timed_out, ended.code, ended.stdout) == (True, 137, b"up\n")
     assert containers_with(marker) == []
 

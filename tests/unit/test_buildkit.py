@@ -95,6 +95,16 @@ def test_lines_are_put_together_from_pieces_of_interleaved_steps() -> None:
     assert seen == ["other", "first", "second"]
 
 
+def test_a_step_that_was_only_cancelled_has_not_failed() -> None:
+    build = BuildLog()
+    build.see(decode_trace(vertex(digest=b"a", name=b"other", started=b"", error=b"context canceled")))
+    assert build.failed() is None
+    build.see(decode_trace(vertex(digest=b"b", name=b"bad", started=b"", error=b"process ended: exit code: 137")))
+    step = build.failed()
+    assert step is not None
+    assert (step.name, step.exit_code) == ("bad", 137)
+
+
 def recorded() -> tuple[BuildLog, list[str], str | None]:
     seen: list[str] = []
     build, error = BuildLog(seen.append), None
