@@ -1,0 +1,146 @@
+"""The installed distributions of this Python, and every file that their RECORDs name: its bytes and its device code."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import csv
+import dataclasses
+import hashlib
+import importlib.metadata
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from builder.elf import MalformedBinaryError, is_elf
+from builder.fatbin import device_code, runs_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from io import BufferedReader
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """The target's compute capability, such as `12.0`, and the CUDA version of its driver, if the recipe says it."""
+
+    capability: str
+    driver_cuda: str | None = None
+
+
+class RecordedFile(NamedTuple):
+    """One line of a RECORD: a path below `folder`, and its sha256 as RECORD writes it (base64), if any."""
+
+    distribution: str
+    folder: Path
+    name: str
+    sha256: str | None
+
+    @property
+    def path(self) -> Path:
+        """Where the file should be."""
+        return self.folder / self.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Distribution:
+    """An installed distribution, its name in normal form. `recorded` is None if it has no RECORD."""
+
+    name: str
+    version: str
+    folder: Path
+    recorded: tuple[RecordedFile, ...] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SeenFile:
+    """What was seen of a recorded file: its size in bytes, what is wrong with it, and a library's device code."""
+
+    file: RecordedFile
+    size: int = 0
+    problem: str | None = None
+    library: dict[str, Any] | None = None
+
+
+def installed() -> list[Distribution]:
+    """Return all distributions that this Python finds, in the order in which it searches them."""
+    found = {}
+    for metadata in importlib.metadata.distributions():
+        folder = Path(str(metadata.locate_file("")))
+        name, version = normal(metadata.metadata["Name"]), metadata.version
+        # Not `metadata.files`: from Python 3.12 on it leaves out files that are missing.
+        record = metadata.read_text("RECORD")
+        files = None if record is None else tuple(read_record(record, name, folder))
+        found[name, version, folder] = Distribution(name=name, version=version, folder=folder, recorded=files)
+    return list(found.values())
+
+
+def normal(name: str) -> str:
+    """Return a distribution's name in normal form (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_record(text: str, distribution: str, folder: Path) -> Iterable[RecordedFile]:
+    """Yield the files of a RECORD; hashes other than sha256 are no proof and count as none."""
+    for row in csv.reader(text.splitlines()):
+        if row:
+            method, _, digest = (row[1] if len(row) > 1 else "").partition("=")
+            yield RecordedFile(distribution, folder, row[0], digest if method == "sha256" else None)
+
+
+def split(found: Sequence[Distribution], locked: Sequence[str]) -> tuple[list[Distribution], list[Distribution]]:
+    """Part the distributions in the folders of the locked ones from the others, those of the base; each by name.
+
+    Of two distributions of one name, Python imports the one in the folder that it searches first.
+    """
+    first = {one.name: one for one in reversed(found)}
+    folders = {first[name].folder for name in locked if name in first}
+    ordered = sorted(found, key=lambda one: (one.name, one.version))
+    return [one for one in ordered if one.folder in folders], [one for one in ordered if one.folder not in folders]
+
+
+def look_at(files: Sequence[RecordedFile], gpu: Gpu) -> list[SeenFile]:
+    """Read every file once, the large ones first, on all processors; the answers are in the order given."""
+    order = sorted(range(len(files)), key=lambda index: -size_of(files[index].path))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        answers = dict(zip(order, pool.map(lambda index: look_at_file(files[index], gpu), order), strict=True))
+    return [answers[index] for index in range(len(files))]
+
+
+def size_of(path: Path) -> int:
+    """Return a file's size in bytes, 0 if it is not there."""
+    return path.stat().st_size if path.is_file() else 0
+
+
+def look_at_file(file: RecordedFile, gpu: Gpu) -> SeenFile:
+    """Compare a file with its RECORD and read its device code."""
+    if not file.path.is_file():
+        return SeenFile(file=file, problem="missing")
+    with file.path.open("rb") as opened:
+        library = describe_library(file, gpu) if is_elf(opened.read(6)) else None
+        opened.seek(0)
+        intact = file.sha256 is None or file.sha256 == sha256_of(opened)
+    problem = None if intact else "not the bytes that its wheel recorded"
+    return SeenFile(file=file, size=size_of(file.path), problem=problem, library=library)
+
+
+def sha256_of(file: BufferedReader) -> str:
+    """Return the sha256 of a file as RECORD writes it."""
+    digest = hashlib.file_digest(file, "sha256").digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def describe_library(file: RecordedFile, gpu: Gpu) -> dict[str, Any] | None:
+    """Return a library's architectures with their counts and how the target runs them; None: it has no device code."""
+    known = {"distribution": file.distribution, "path": file.name}
+    try:
+        codes = device_code(file.path)
+    except MalformedBinaryError as error:
+        return {**known, "codes": {}, "usable": None, "error": str(error)}
+    if codes is None:
+        return None
+    counts = collections.Counter(code.label for code in codes)
+    usable = runs_on(codes, gpu.capability, gpu.driver_cuda)
+    return {**known, "codes": dict(sorted(counts.items())), "usable": usable, "error": None}

@@ -1,0 +1,322 @@
+"""The static checks: the real probe in a small virtual environment, and the sentence for each thing that is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import builder
+from builder.engine import ContainerRun, Exit
+from builder.store import Store
+from builder.verify.device_code import needed_code
+from builder.verify.static import static_checks
+from tests.fakes import FakeEngine
+from tests.wheels import record_line
+
+if TYPE_CHECKING:
+    from builder.verify.verdict import Check
+
+FATBINS = Path(__file__).parents[1] / "cases" / "fatbin"
+
+
+class Environment:
+    """A virtual environment that plays the image: `install` unpacks, `check` runs the static checks in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.locked: dict[str, str] = {}
+        venv.create(folder / "venv", symlinks=True)
+        self.site = next((folder / "venv" / "lib").glob("python3*/site-packages"))
+
+    def install(
+        self, name: str, files: dict[str, bytes], *, locked: str | None = "1.0", site: Path | None = None
+    ) -> None:
+        """Install version 1.0 of a distribution and write a version of it into the lock."""
+        place, info = site or self.site, f"{name}-1.0.dist-info"
+        files = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode()}
+        record = "".join(record_line(path, data) for path, data in files.items()) + f"{info}/RECORD,,\n"
+        for path, data in {**files, f"{info}/RECORD": record.encode()}.items():
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            (place / path).write_bytes(data)
+        if locked is not None:
+            self.locked[name] = locked
+
+    def check(self, **changes: Any) -> dict[str, Check]:
+        """Return the checks by name, for a 12.0 GPU."""
+        self.engine = FakeEngine(answer=self._run)
+        asked: dict[str, Any] = {
+            "image": "sha256:1",
+            "capability": "12.0",
+            "target_name": "rtx-pro-6000",
+            "locked": tuple(self.locked.items()),
+            "built": (),
+            "stack": (),
+            "store": Store(self.folder / "store"),
+            "memory": 1 << 30,
+            "timeout": 60.0,
+        }
+        return {check.name: check for check in static_checks(self.engine, **{**asked, **changes})}
+
+    def _run(self, job: ContainerRun) -> Exit:
+        sources = {mount.target: str(mount.source) for mount in job.mounts}
+        python, *arguments = (sources.get(part, part) for part in job.command)
+        done = subprocess.run(
+            [str(self.folder / "venv" / "bin" / python), *arguments],
+            env={**os.environ, "PYTHONPATH": str(Path(builder.__file__).parents[1])},
+            cwd=self.folder,
+            capture_output=True,
+            check=False,
+        )
+        return Exit(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    return Environment(tmp_path)
+
+
+def fatbin(name: str) -> bytes:
+    return (FATBINS / f"{name}.so").read_bytes()
+
+
+def test_a_good_stack_passes_with_its_figures(environment: Environment) -> None:
+    environment.install("torch", {"torch/__init__.py": b"", "torch/lib/libtorch_cuda.so": fatbin("mixed")})
+    environment.install(
+        "my_kernels", {"my_kernels/__init__.py": b"import torch\n", "my_kernels/k.so": fatbin("sm_120a")}
+    )
+    checks = environment.check(built=("my-kernels",), stack=("torch", "my-kernels"))
+    assert [(check.name, check.outcome) for check in checks.values()] == [
+        ("static.installed", "passed"),
+        ("static.device-code", "passed"),
+        ("static.imports", "passed"),
+    ]
+    assert checks["static.installed"].figures == {
+        "distributions": 2,
+        "files": 8,
+        "megabytes": 0,
+        "outside": 0,
+        "problems": 0,
+    }
+    assert checks["static.device-code"].summary == "2 of 2 libraries with device code run on rtx-pro-6000 (12.0)"
+    assert checks["static.device-code"].evidence == (
+        "my_kernels/k.so: 1 sm_120a",
+        "torch/lib/libtorch_cuda.so: 1 sm_90a, 1 sm_100f, 1 sm_120f, 1 compute_120f",
+    )
+    assert checks["static.imports"].figures == {"packages": 2, "modules": 2, "failed": 0}
+
+
+def test_the_probe_gets_its_request_read_only_and_the_limits(environment: Environment) -> None:
+    environment.check()
+    (job,) = environment.engine.runs
+    assert (job.memory, job.timeout, job.read_only_root) == (1 << 30, 60.0, True)
+    assert all(mount.read_only for mount in job.mounts)
+
+
+def installed_but(environment: Environment, change: str) -> str:
+    """Install two distributions with one thing wrong, and return the summary of the failed check."""
+    environment.install("a", {"a.py": b"x = 1\n"}, locked="1.1" if change == "version" else "1.0")
+    environment.install("b", {"b.py": b"y = 1\n"}, locked=None if change == "extra" else "1.0")
+    if change == "missing":
+        environment.locked["c"] = "2.0"
+    if change == "edited":
+        (environment.site / "a.py").write_bytes(b"x = 2\n")
+    if change == "removed":
+        (environment.site / "a.py").unlink()
+    if change == "no RECORD":
+        (environment.site / "a-1.0.dist-info" / "RECORD").unlink()
+    if change == "twice":
+        (environment.site / "a-0.9.dist-info").mkdir()
+        (environment.site / "a-0.9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: a\nVersion: 0.9\n")
+        (environment.site / "a-0.9.dist-info" / "RECORD").touch()
+    check = environment.check()["static.installed"]
+    assert check.outcome == "failed"
+    assert check.figures["problems"] == 1
+    return check.summary
+
+
+@pytest.mark.parametrize(
+    ("change", "summary"),
+    [
+        ("version", "a 1.0 is installed, 1.1 is locked"),
+        ("extra", "b 1.0 is installed and not locked"),
+        ("missing", "c 2.0 is locked and not installed"),
+        ("edited", "a 1.0: a.py: not the bytes that its wheel recorded"),
+        ("removed", "a 1.0: a.py: missing"),
+        ("no RECORD", "a 1.0: no RECORD: nothing proves its files"),
+        ("twice", "a is installed in several versions: 0.9, 1.0"),
+    ],
+)
+def test_each_difference_from_the_lock_is_named(environment: Environment, change: str, summary: str) -> None:
+    assert installed_but(environment, change) == summary
+
+
+def test_versions_that_are_spelled_differently_are_equal(environment: Environment) -> None:
+    environment.install("a", {"a.py": b""}, locked="1.0.0")
+    assert environment.check()["static.installed"].outcome == "passed"
+
+
+def test_distributions_of_the_base_are_counted_and_not_judged(environment: Environment, tmp_path: Path) -> None:
+    base = tmp_path / "dist-packages"
+    environment.install("a", {"a.py": b""})
+    environment.install("a", {"a.py": b"other"}, site=base)
+    environment.install("base-tool", {"base_tool.py": b""}, locked=None, site=base)
+    (environment.site / "base.pth").write_text(f"{base}\n")
+    check = environment.check()["static.installed"]
+    assert (check.outcome, check.figures["distributions"], check.figures["outside"]) == ("passed", 1, 2)
+
+
+def test_a_compiled_package_without_code_for_the_target_fails(environment: Environment) -> None:
+    environment.install("nvfp4-kernels", {"nvfp4_kernels/libnvfp4.so": fatbin("sm_90a")})
+    check = environment.check(built=("nvfp4_kernels",))["static.device-code"]
+    assert check.outcome == "failed"
+    assert check.summary == (
+        "nvfp4_kernels/libnvfp4.so carries sm_90a only; "
+        "the target rtx-pro-6000 (12.0) needs sm_120, sm_120a/f or PTX <= 12.0"
+    )
+
+
+def test_a_compiled_package_needs_one_library_that_runs_not_all(environment: Environment) -> None:
+    environment.install("kernels", {"kernels/old.so": fatbin("sm_90a"), "kernels/new.so": fatbin("sm_120")})
+    check = environment.check(built=("kernels",))["static.device-code"]
+    assert (check.outcome, check.figures["without"]) == ("passed", 1)
+    assert check.evidence[0] == "warning: kernels/old.so carries sm_90a only"
+
+
+def test_a_library_of_others_without_code_for_the_target_is_a_warning(environment: Environment) -> None:
+    environment.install(
+        "vendor", {"vendor/lib/libx.so.2": fatbin("sm_100f"), "vendor/lib/libjit.so": fatbin("compute_90")}
+    )
+    check = environment.check()["static.device-code"]
+    assert (check.outcome, check.summary) == ("passed", "1 of 2 libraries with device code run on rtx-pro-6000 (12.0)")
+    assert check.figures == {"libraries": 2, "machine-code": 0, "ptx-only": 1, "without": 1}
+    assert check.evidence == (
+        "warning: vendor/lib/libx.so.2 carries sm_100f only",
+        "warning: vendor/lib/libjit.so carries compute_90 only: its PTX is compiled at first use",
+    )
+
+
+def test_torch_must_carry_its_kernels_for_the_target(environment: Environment) -> None:
+    environment.install(
+        "torch", {"torch/lib/libtorch_cuda.so": fatbin("sm_90a"), "torch/lib/libx.so": fatbin("sm_120")}
+    )
+    assert environment.check()["static.device-code"].summary.startswith(
+        "torch/lib/libtorch_cuda.so carries sm_90a only; "
+    )
+
+
+def test_torch_without_cuda_is_no_stack_for_a_gpu(environment: Environment) -> None:
+    environment.install("torch", {"torch/__init__.py": b""})
+    check = environment.check()["static.device-code"]
+    assert (check.outcome, check.summary) == ("failed", "torch is a build without CUDA: it has no libtorch_cuda.so")
+
+
+def test_ptx_that_is_newer_than_the_driver_is_no_code(environment: Environment) -> None:
+    environment.install("kernels", {"kernels/k.so": fatbin("compute_90")})
+    assert environment.check(built=("kernels",), driver_cuda="13.1")["static.device-code"].outcome == "passed"
+    assert environment.check(built=("kernels",), driver_cuda="13.0")["static.device-code"].outcome == "failed"
+
+
+def test_a_damaged_library_of_a_compiled_package_is_named(environment: Environment) -> None:
+    environment.install("kernels", {"kernels/k.so": fatbin("sm_120")[:9000]})
+    summary = environment.check(built=("kernels",))["static.device-code"].summary
+    assert summary.startswith("kernels/k.so cannot be read (")
+
+
+@pytest.mark.parametrize(
+    ("capability", "text"),
+    [
+        ("8.9", "sm_80 to sm_89 or PTX <= 8.9"),
+        ("9.0", "sm_90, sm_90a or PTX <= 9.0"),
+        ("12.1", "sm_120 to sm_121, sm_121a/f or PTX <= 12.1"),
+    ],
+)
+def test_the_needed_code_is_that_of_the_generation(capability: str, text: str) -> None:
+    assert needed_code(capability) == text
+
+
+@pytest.mark.parametrize(
+    ("code", "summary"),
+    [
+        (b"raise ImportError('undefined symbol: x')\n", "import a: ImportError: undefined symbol: x"),
+        (b"import os\nos.abort()\n", "import a: ended by SIGABRT"),
+        (b"import os\nos._exit(3)\n", "import a: exit code 3"),
+        (b"import time\ntime.sleep(60)\n", "import a: not done after 1 s"),
+    ],
+)
+def test_each_way_that_an_import_fails_is_named(environment: Environment, code: bytes, summary: str) -> None:
+    environment.install("a", {"a.py": code})
+    check = environment.check(stack=("a",), timeout=2.0)["static.imports"]
+    assert (check.outcome, check.summary) == ("failed", summary)
+
+
+def test_the_module_that_fails_is_named_among_those_of_its_distribution(environment: Environment) -> None:
+    files = {"a.py": b"print('ready')\n", "extra/__init__.py": b"import absent\n", "_private.py": b"boom\n"}
+    environment.install("a", {**files, "tests/__init__.py": b"boom\n", "data/x.txt": b"", "space/sub/__init__.py": b""})
+    check = environment.check(stack=("a",))["static.imports"]
+    assert check.summary == "import extra: ModuleNotFoundError: No module named 'absent'"
+    assert check.figures == {"packages": 1, "modules": 2, "failed": 1}
+
+
+def test_an_import_that_only_a_driver_could_cure_is_skipped_and_not_passed(environment: Environment) -> None:
+    message = "libcuda.so.1: cannot open shared object file: No such file or directory"
+    environment.install("a", {"a.py": f"raise ImportError({message!r})\n".encode()})
+    environment.install("b", {"b.py": b"1 / 0\n"})
+    check = environment.check(stack=("a",))["static.imports"]
+    assert (check.outcome, message in check.summary) == ("skipped", True)
+    check = environment.check(stack=("a", "b"))["static.imports"]
+    assert (check.outcome, check.summary) == ("failed", "import b: ZeroDivisionError: division by zero (and 1 more)")
+
+
+def test_a_direct_package_that_is_not_installed_cannot_be_imported(environment: Environment) -> None:
+    environment.install("a", {"a.py": b""})
+    assert environment.check(stack=("a", "b"))["static.imports"].summary == "import b: not installed"
+
+
+def test_modules_are_imported_as_a_user_imports_them(environment: Environment) -> None:
+    environment.install("a", {"a.py": b"import sys\nassert 'builder' not in sys.modules\nimport builder\n"})
+    assert environment.check(stack=("a",))["static.imports"].summary == (
+        "import a: ModuleNotFoundError: No module named 'builder'"
+    )
+
+
+def test_without_a_report_all_three_are_skipped(tmp_path: Path) -> None:
+    ended = Exit(code=127, stderr=b"python3: not found\n")
+    checks = static_checks(
+        FakeEngine(answer=lambda _job: ended),
+        image="sha256:1",
+        capability="12.0",
+        target_name="rtx-pro-6000",
+        locked=(),
+        built=(),
+        stack=(),
+        store=Store(tmp_path),
+        memory=1 << 30,
+        timeout=60.0,
+    )
+    assert {(check.outcome, check.summary, check.evidence) for check in checks} == {
+        ("skipped", "the probe gave no report: exit code 127", ("python3: not found",))
+    }
+    assert len(checks) == 3
+
+
+def test_the_probe_needs_only_the_standard_library() -> None:
+    code = "import sys, builder.verify.probe.static; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=FATBINS.parents[2]
+    )
+    foreign = {name.split(".")[0] for name in done.stdout.split()} - sys.stdlib_module_names
+    assert foreign - {"__main__"} == {"builder"}
+    ours = {name for name in done.stdout.split() if name.startswith("builder")}
+    assert ours <= {
+        "builder",
+        "builder.elf",
+        "builder.fatbin",
+        "builder.verify",
+        *(f"builder.verify.probe{name}" for name in ("", ".static", ".files", ".imports")),
+    }
