@@ -78,7 +78,7 @@ class PackageIndex:
         return data
 
     def page(self, project: str) -> tuple[str, bytes]:
-        """Return the media type and the bytes of a project's page."""
+        """Return the media type and the bytes of a project's page; the links of JSON are absolute, others relative."""
         files = self.files[project]
         if not self.as_json:
             links = [f'<a href="/files/{name}{self._fragment(data)}">{name}</a>' for name, data in files.items()]
@@ -86,7 +86,7 @@ class PackageIndex:
         listed = [
             {
                 "filename": name,
-                "url": f"/files/{name}",
+                "url": self.url.replace("/simple/", f"/files/{name}"),
                 "hashes": {"sha256": hashlib.sha256(data).hexdigest()} if self.hashes else {},
                 "size": len(data),
                 "upload-time": self.uploaded[name],

@@ -50,7 +50,7 @@ class Target:
             *cpython_tags(version, abis=[interpreter], platforms=platforms),
             *compatible_tags(version, interpreter=interpreter, platforms=platforms),
         )
-        return {tag: rank for rank, tag in reversed(list(enumerate(ordered)))}
+        return {tag: rank for rank, tag in enumerate(ordered)}
 
     def applies(self, marker: str, extra: str = "") -> bool:
         """Say whether a dependency marker is true here (PEP 508); the unknown patch version counts as 0, as in uv."""

@@ -151,6 +151,13 @@ def test_a_package_that_is_built_here_comes_from_no_index(index: PackageIndex, s
     assert not any("/lib/" in path for path in index.asked)
 
 
+def test_a_local_package_that_others_need_is_not_looked_for(index: PackageIndex, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "mine"\nversion = "1"\n', encoding="utf-8")
+    index.add("user", "1.0", "mine", "lib")
+    wished = recipe({"mine": {"path": "."}, "user": "1.0"})
+    assert versions(resolve_stack(wished, tmp_path, store, settings_for(index))) == {"lib": "3.0", "user": "1.0"}
+
+
 def test_the_toolchain_of_a_local_package_is_resolved_too(index: PackageIndex, store: Store, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[build-system]\nrequires = ["lib<3"]\n[project]\nname = "mine"\nversion = "1"\n', encoding="utf-8"
