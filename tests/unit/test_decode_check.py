@@ -89,9 +89,9 @@ def test_wrong_tokens_of_a_release_that_is_known_name_the_known_deviation_and_it
     check = decode_check(answer(report), MODEL)
     assert check.outcome == "failed"
     assert check.summary == (
-        "GlmMoeDsaForCausalLM of Transformers 5.12.1: 1 of 2 tokens are wrong, the first at decoded token 2: "
-        "8 expected, 1 seen; known: Transformers 5.11 and 5.12 rotate the RoPE of GLM-5's indexer half-split, where the "
-        "configuration says interleaved"
+        "GlmMoeDsaForCausalLM of Transformers 5.12.1: 1 of 2 tokens are wrong, the first at decoded token 2: 8 "
+        "expected, 1 seen; known: Transformers 5.11 and 5.12 rotate the RoPE of GLM-5's indexer half-split, where "
+        "the configuration says interleaved"
     )
     assert any("5.12.1" in line and line.startswith("source of the hint") for line in check.evidence)
 
