@@ -1,0 +1,85 @@
+"""The doctor: what is right and wrong with this machine, and how to fix it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from builder.errors import EngineError, UsageError
+from builder.preflight.doctor import doctor_findings
+from builder.preflight.findings import Finding
+from builder.preflight.host import host_facts
+from builder.preflight.host_script import driver_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rich.console import RenderableType
+
+    from builder.engine import EngineFacts
+    from builder.recipe.source import RecipeFile
+    from builder.settings import Settings
+
+STYLES = {
+    "ok": ("ok", "green"),
+    "notice": ("note", "cyan"),
+    "warning": ("warning", "yellow"),
+    "error": ("problem", "red"),
+}
+
+
+def examine_machine(
+    source: RecipeFile | None, settings: Settings, engine: Callable[[], EngineFacts]
+) -> tuple[Finding, ...]:
+    """Return one finding for each part of the machine: driver, GPUs, memory, disk, limits, the engine, the store."""
+    facts = host_facts(settings.store if settings.store.is_dir() else settings.store.parent)
+    return (*doctor_findings(facts, source.recipe if source else None), _engine(engine), _store(settings))
+
+
+def script_for(source: RecipeFile | None) -> str:
+    """Return the commands that bring a host to the driver of a recipe; printed, never run."""
+    if source is None or source.recipe.host is None:
+        raise UsageError("--host-script needs a recipe that names its driver", remedy="add `host: {driver: ...}` to it")
+    return driver_script(source.recipe.host.driver)
+
+
+def _engine(engine: Callable[[], EngineFacts]) -> Finding:
+    try:
+        facts = engine()
+    except EngineError as error:
+        return _say("engine", "error", error.message, error.remedy)
+    storage = f"{facts.storage_driver}, {facts.cpus} cores, {facts.memory >> 30} GiB"
+    return _say(
+        "engine", "ok", f"Docker {facts.version} (API {facts.api_version}) on {facts.operating_system}: {storage}"
+    )
+
+
+def _store(settings: Settings) -> Finding:
+    if not settings.store.exists():
+        return _say("store", "ok", f"{settings.store} is made by the first build")
+    return _say("store", "ok", f"{settings.store}")
+
+
+def _say(rule: str, severity: str, sentence: str, remedy: str = "") -> Finding:
+    return Finding.model_validate(
+        {"rule": rule, "severity": severity, "sentence": sentence, "remedy": remedy, "certainty": "reproduced"}
+    )
+
+
+def doctor_table(findings: Iterable[Finding]) -> RenderableType:
+    """Return the findings as a table for people, each problem with its remedy."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        word, style = STYLES[finding.severity]
+        table.add_row(Text(word, style=style), finding.rule, _words(finding))
+    return table
+
+
+def _words(finding: Finding) -> Group:
+    lines = [Text(finding.sentence)]
+    if finding.remedy and finding.severity != "ok":
+        lines.append(Text(f"→ {finding.remedy}", style="cyan"))
+    return Group(*lines)
