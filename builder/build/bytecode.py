@@ -76,7 +76,7 @@ def byte_code_files(layout: WheelLayout, venv: Venv, archive: Path | None) -> tu
             File(
                 path=venv.byte_code(info.filename),
                 size=info.file_size,
-                content=Member(archive=archive, name=info.filename),
+                content=Member(archive=archive, origin=f"byte code of {layout.wheel.filename}", name=info.filename),
             )
             for info in results.infolist()
             if info.filename in known

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
+import signal
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -13,53 +14,22 @@ from typing import TYPE_CHECKING
 from builder.build.bytecode import byte_code_files, byte_code_key, compile_wheels
 from builder.build.image import ImageSettings, Layer, assemble, load_image
 from builder.build.tarlayer import COMPRESSOR, Blob, File, Folder, Link, compress_tar, write_layer
-from builder.build.wheelfile import record_hash, record_of
+from builder.build.wheelfile import record_of
 from builder.document import key_of
 from builder.errors import BuildFailedError
 from builder.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from builder.build.layerplan import LayerPlan
     from builder.build.tarlayer import Entry
     from builder.build.venv import Venv
-    from builder.build.wheelfile import WheelLayout
     from builder.engine import Engine
 
 LAYOUT = 1  # raise when the same wheels shall become other layers
-LARGE = 5_000_000
-BUCKETS = 16
-MOST_LARGE = 100
-"""With the base, the environment and the buckets this stays below the 125 layers that overlayfs can stack."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerPlan:
-    """A layer to make: its name in the image's history, and the wheels in it (none: the environment itself)."""
-
-    title: str
-    layouts: tuple[WheelLayout, ...] = ()
-
-
-def plan_layers(layouts: Iterable[WheelLayout]) -> tuple[LayerPlan, ...]:
-    """Return the layers of an environment from the bottom: the environment, each large wheel, buckets of small ones.
-
-    An engine extracts anew whatever lies above a changed layer, so the largest come first. A small wheel's bucket
-    follows from its name alone, so another package does not move it. Raises BuildFailedError if two wheels want to
-    own one path with different bytes.
-    """
-    ordered = sorted(layouts, key=lambda layout: (-layout.size, layout.wheel.name))
-    _check_owners(ordered)
-    large = [layout for layout in ordered[:MOST_LARGE] if layout.size >= LARGE]
-    buckets: dict[int, list[WheelLayout]] = {}
-    for layout in ordered[len(large) :]:
-        buckets.setdefault(_bucket(layout.wheel.name), []).append(layout)
-    return (
-        LayerPlan(title="environment"),
-        *(LayerPlan(title=f"{layout.wheel.name} {layout.wheel.version}", layouts=(layout,)) for layout in large),
-        *(_bucket_plan(buckets[number]) for number in sorted(buckets)),
-    )
+PARALLEL = 50_000_000  # bytes: below, starting processes takes longer than the work
 
 
 def make_base_layer(rootfs_sha256: str, *, store: Store) -> Layer:
@@ -159,18 +129,26 @@ def _job(plan: LayerPlan, key: str, *, venv: Venv, epoch: int, byte_code: dict[s
 
 
 def _run_jobs(jobs: list[_LayerJob], on_progress: Callable[[str], None]) -> None:
-    if not jobs:
-        return
+    size = sum(layout.size for job in jobs for layout in job.plan.layouts)
+    titles = _in_parallel(jobs) if size >= PARALLEL else map(_make_layer, jobs)
+    for number, title in enumerate(titles, start=1):
+        on_progress(f"layer of {title} ({number} of {len(jobs)})")
+
+
+def _in_parallel(jobs: list[_LayerJob]) -> Iterator[str]:
+    """Make layers in processes of their own, started afresh: this one may have threads, which do not survive a fork."""
     workers = min(len(os.sched_getaffinity(0)), len(jobs))
-    # A fresh process per worker: this one may have threads, which do not survive a fork.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running = [pool.submit(_make_layer, job) for job in jobs]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
         try:
-            for number, future in enumerate(as_completed(running), start=1):
-                on_progress(f"layer of {future.result()} ({number} of {len(jobs)})")
-        except BaseException:
+            for future in as_completed([pool.submit(_make_layer, job) for job in jobs]):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise BuildFailedError(
+                "a process that wrote a layer was killed", remedy="look for the kernel's out-of-memory messages: dmesg"
+            ) from error
+        finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _make_layer(job: _LayerJob) -> str:
@@ -195,33 +173,6 @@ def entries_of(plan: LayerPlan, venv: Venv, byte_code: dict[str, Path]) -> list[
         compiled = byte_code_files(layout, venv, byte_code.get(layout.wheel.sha256))
         entries += [*layout.files, *compiled, record_of(layout, venv, [file.path for file in compiled])]
     return entries
-
-
-def _bucket(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) % BUCKETS
-
-
-def _bucket_plan(layouts: list[WheelLayout]) -> LayerPlan:
-    ordered = sorted(layouts, key=lambda layout: layout.wheel.name)
-    title = ", ".join(f"{layout.wheel.name} {layout.wheel.version}" for layout in ordered)
-    return LayerPlan(title=title, layouts=tuple(ordered))
-
-
-def _check_owners(layouts: Iterable[WheelLayout]) -> None:
-    """Refuse two wheels that own one path with different bytes: which one wins would depend on their order."""
-    owners: dict[str, tuple[WheelLayout, File]] = {}
-    for layout in layouts:
-        for file in layout.files:
-            other, theirs = owners.setdefault(file.path, (layout, file))
-            if other is not layout and not _same(file, theirs):
-                raise BuildFailedError(
-                    f"{other.wheel.filename} and {layout.wheel.filename} both own {file.path}, with different bytes",
-                    remedy="one environment cannot hold both: drop one, or patch it and build it from source",
-                )
-
-
-def _same(one: File, other: File) -> bool:
-    return (one.size, one.mode, record_hash(one)) == (other.size, other.mode, record_hash(other))
 
 
 def _kept(key: str, store: Store) -> Blob | None:

@@ -34,9 +34,13 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """A file inside a zip archive; `hash` is what it must be, as a RECORD spells it (`sha256=…`), or None."""
+    """A file inside a zip archive; `origin` names the archive for people.
+
+    `hash` is what the file must be, as a RECORD spells it (`sha256=…`), or None.
+    """
 
     archive: Path
+    origin: str
     name: str
     hash: str | None = None
 
@@ -188,7 +192,7 @@ class _Archives:
         try:
             yield from self._member(file.content, file.size)
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise BuildFailedError(f"{file.content.archive.name}: {file.content.name} is damaged: {error}") from error
+            raise BuildFailedError(f"{file.content.origin}: {file.content.name} is damaged: {error}") from error
 
     def _member(self, member: Member, size: int) -> Iterator[bytes]:
         algorithm, _, expected = (member.hash or "sha256=").partition("=")
@@ -201,7 +205,7 @@ class _Archives:
                 yield chunk
         if seen != size or (expected and expected != record_digest(digest.digest())):
             raise BuildFailedError(
-                f"{member.archive.name}: {member.name} is not the file that the wheel's RECORD lists",
+                f"{member.origin}: {member.name} is not the file that the wheel's RECORD lists",
                 remedy="the wheel is broken or was changed after it was built: take another release of it",
                 evidence=(f"RECORD: {member.hash}", f"seen:   {algorithm}={record_digest(digest.digest())}"),
             )

@@ -10,6 +10,7 @@ import posixpath
 import stat
 import warnings
 import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from installer.scripts import Script
 from installer.sources import WheelFile
 from installer.utils import canonicalize_name, fix_shebang
 
+from builder.build.hostile import BROKEN, check_members, check_places
 from builder.build.tarlayer import File, Member, record_digest
 from builder.errors import BuildFailedError
 
@@ -39,9 +41,19 @@ if TYPE_CHECKING:
 
 INSTALLER = b"envbuild\n"
 HASHES = frozenset({"sha256", "sha384", "sha512"})
-_SIGNATURES = ("RECORD.jws", "RECORD.p7s")
-_BROKEN = "the wheel is broken: take another release of it, or build the package from source"
-_HOSTILE = "do not install this wheel; find out who made it"
+_REPLACED = ("RECORD", "RECORD.jws", "RECORD.p7s")  # a new RECORD is written, which the old signatures do not sign
+_LIBRARY_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,  # zipfile: a compression that it does not know
+    InstallerError,
+    InvalidRecordEntry,
+    csv.Error,
+    configparser.Error,
+    ValueError,
+    KeyError,  # zipfile: no such member
+    AssertionError,  # installer: an entry point that it does not understand
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,12 +93,10 @@ def read_layout(wheel: WheelInput, venv: Venv) -> WheelLayout:
     """
     try:
         with zipfile.ZipFile(wheel.path) as archive:
-            _check_members(wheel, archive.infolist())
+            check_members(wheel.filename, archive.infolist())
             return _lay_out(wheel, archive, venv)
-    except (zipfile.BadZipFile, InstallerError, InvalidRecordEntry, ValueError, KeyError, AssertionError) as error:
-        raise BuildFailedError(f"{wheel.filename} is not a valid wheel: {_first(error)}", remedy=_BROKEN) from error
-    except (csv.Error, configparser.Error) as error:
-        raise BuildFailedError(f"{wheel.filename} is not a valid wheel: {error}", remedy=_BROKEN) from error
+    except _LIBRARY_ERRORS as error:
+        raise BuildFailedError(f"{wheel.filename} is not a valid wheel: {_first(error)}", remedy=BROKEN) from error
 
 
 def record_of(layout: WheelLayout, venv: Venv, byte_code: Iterable[str]) -> File:
@@ -112,7 +122,7 @@ def _lay_out(wheel: WheelInput, archive: zipfile.ZipFile, venv: Venv) -> WheelLa
         warnings.simplefilter("ignore", RuntimeWarning)  # byte code in a wheel: left out, and compiled anew
         installer.install(source, destination, {"INSTALLER": INSTALLER})
     files = tuple(sorted(destination.files.values(), key=lambda file: file.path.encode()))
-    _check_places(wheel, files, venv)
+    check_places(wheel.filename, files, venv)
     return WheelLayout(wheel=wheel, files=files, record=destination.record)
 
 
@@ -133,6 +143,7 @@ class _Source(WheelFile):
         super().__init__(archive)
         self.archive = archive
         self.path = wheel.path
+        self.name = wheel.filename
 
     @cached_property
     def data_dir(self) -> str:
@@ -143,15 +154,19 @@ class _Source(WheelFile):
         return found[0] if len(found) == 1 else super().data_dir
 
     def get_contents(self) -> Iterator[WheelContentElement]:
-        """Yield each file with its RECORD line, without its bytes."""
+        """Yield each file with its RECORD line, without its bytes, but for RECORD."""
+        replaced = {f"{self.dist_info_dir}/{name}" for name in _REPLACED}
         rows = {row[0]: row for row in parse_record_file(self.read_dist_info("RECORD").splitlines())}
         for info in self.archive.infolist():
-            if info.is_dir() or posixpath.basename(info.filename) in _SIGNATURES:
+            if info.is_dir() or info.filename in replaced:
                 continue
             row = rows[info.filename]
+            if row[1].partition("=")[0] not in HASHES:
+                raise ValueError(f"RECORD has no strong hash of {info.filename}")
             mode = info.external_attr >> 16
             executable = stat.S_ISREG(mode) and bool(mode & 0o111)
-            yield row, _Unread(Member(archive=self.path, name=info.filename, hash=row[1]), info.file_size), executable
+            place = Member(archive=self.path, origin=self.name, name=info.filename, hash=row[1])
+            yield row, _Unread(place, info.file_size), executable
 
 
 class _Destination(WheelDestination):
@@ -219,52 +234,6 @@ class _Destination(WheelDestination):
 
     def _resolve(self, scheme: str, path: str) -> str:
         return posixpath.join(self._venv.scheme(scheme, self._source.distribution), path)
-
-
-def _check_members(wheel: WheelInput, members: Iterable[zipfile.ZipInfo]) -> None:
-    """Refuse names and kinds of files that could write outside the environment or surprise the reader of the wheel."""
-    names: dict[str, str] = {}
-    for info in members:
-        problem = _problem(info)
-        if problem is None and not info.is_dir():
-            folded = info.filename.casefold()
-            other = names.setdefault(folded, info.filename)
-            if other is not info.filename:
-                problem = "comes twice" if other == info.filename else f"differs from {other!r} in case only"
-        if problem is not None:
-            raise BuildFailedError(f"{wheel.filename}: {info.filename!r} {problem}", remedy=_HOSTILE)
-
-
-def _problem(info: zipfile.ZipInfo) -> str | None:
-    parts = info.filename.removesuffix("/").split("/")
-    mode = info.external_attr >> 16
-    problems = {
-        "is an absolute path": info.filename.startswith("/"),
-        "leaves the wheel's folder": ".." in parts,
-        "is not a plain path": any(part in {"", "."} or len(part.encode()) > 255 for part in parts),
-        "has a backslash or a control character in its name": "\\" in info.filename or not info.filename.isprintable(),
-        "is a symbolic link or a device, not a file": stat.S_IFMT(mode) not in {0, stat.S_IFREG, stat.S_IFDIR},
-        "has the setuid or setgid bit": not info.is_dir() and bool(mode & (stat.S_ISUID | stat.S_ISGID)),
-        "is encrypted": bool(info.flag_bits & 0x1),
-    }
-    return next((text for text, is_so in problems.items() if is_so), None)
-
-
-def _check_places(wheel: WheelInput, files: tuple[File, ...], venv: Venv) -> None:
-    taken = venv.own_files
-    paths = {file.path for file in files}
-    for file in files:
-        if file.path in taken:
-            raise BuildFailedError(
-                f"{wheel.filename}: {file.path} belongs to the environment, not to a wheel", remedy=_HOSTILE
-            )
-        if above := next((folder for folder in _folders(file.path) if folder in paths or folder in taken), None):
-            raise BuildFailedError(f"{wheel.filename}: {above} is both a file and a folder", remedy=_BROKEN)
-
-
-def _folders(path: str) -> Iterator[str]:
-    while (path := posixpath.dirname(path)) != "/":
-        yield path
 
 
 def _relative(path: str, venv: Venv) -> str:

@@ -1,0 +1,87 @@
+"""Wheels -> which layers an environment has, from the bottom: a pure function of the wheels."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from builder.build.hostile import folders_above
+from builder.build.wheelfile import record_hash
+from builder.errors import BuildFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from builder.build.tarlayer import File
+    from builder.build.wheelfile import WheelLayout
+
+LARGE = 5_000_000
+BUCKETS = 16
+MOST_LARGE = 100
+"""With the base, the environment and the buckets this stays below the 125 layers that overlayfs can stack."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerPlan:
+    """A layer to make: its name in the image's history, and the wheels in it (none: the environment itself)."""
+
+    title: str
+    layouts: tuple[WheelLayout, ...] = ()
+
+
+def plan_layers(layouts: Iterable[WheelLayout]) -> tuple[LayerPlan, ...]:
+    """Return the layers of an environment from the bottom: the environment, each large wheel, buckets of small ones.
+
+    An engine extracts anew whatever lies above a changed layer, so the largest come first. A small wheel's bucket
+    follows from its name alone, so another package does not move it. Raises BuildFailedError if two wheels want to
+    own one path with different bytes.
+    """
+    ordered = sorted(layouts, key=lambda layout: (-layout.size, layout.wheel.name))
+    _check_owners(ordered)
+    large = [layout for layout in ordered[:MOST_LARGE] if layout.size >= LARGE]
+    buckets: dict[int, list[WheelLayout]] = {}
+    for layout in ordered[len(large) :]:
+        buckets.setdefault(_bucket(layout.wheel.name), []).append(layout)
+    return (
+        LayerPlan(title="environment"),
+        *(LayerPlan(title=f"{layout.wheel.name} {layout.wheel.version}", layouts=(layout,)) for layout in large),
+        *(_bucket_plan(buckets[number]) for number in sorted(buckets)),
+    )
+
+
+def _bucket(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(canonicalize_name(name).encode()).digest()[:4]) % BUCKETS
+
+
+def _bucket_plan(layouts: list[WheelLayout]) -> LayerPlan:
+    ordered = sorted(layouts, key=lambda layout: layout.wheel.name)
+    title = ", ".join(f"{layout.wheel.name} {layout.wheel.version}" for layout in ordered)
+    return LayerPlan(title=title, layouts=tuple(ordered))
+
+
+def _check_owners(layouts: Sequence[WheelLayout]) -> None:
+    """Refuse two wheels that own one path with different bytes: which one wins would depend on their order."""
+    owners: dict[str, tuple[WheelLayout, File]] = {}
+    for layout in layouts:
+        for file in layout.files:
+            other, theirs = owners.setdefault(file.path, (layout, file))
+            if other is not layout and not _same(file, theirs):
+                raise _conflict(other, layout, f"both own {file.path}, with different bytes")
+    for layout in layouts:
+        for folder in {folder for file in layout.files for folder in folders_above(file.path)}:
+            if folder in owners:
+                raise _conflict(owners[folder][0], layout, f"both own {folder}, one as a file, one as a folder")
+
+
+def _conflict(one: WheelLayout, other: WheelLayout, text: str) -> BuildFailedError:
+    return BuildFailedError(
+        f"{one.wheel.filename} and {other.wheel.filename} {text}",
+        remedy="one environment cannot hold both: drop one, or patch it and build it from source",
+    )
+
+
+def _same(one: File, other: File) -> bool:
+    return (one.size, one.mode, record_hash(one)) == (other.size, other.mode, record_hash(other))

@@ -1,0 +1,127 @@
+"""Config, manifest and archive of an image."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.build.image import ImageSettings, Layer, assemble, chain_ids, docker_archive, load_image
+from builder.build.tarlayer import Blob
+from builder.errors import EngineError
+from builder.store import Store
+from tests.fakes import FakeEngine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.build.image import Image
+
+SETTINGS = ImageSettings(
+    epoch=1_764_000_000,
+    environment={"PATH": "/opt/env/bin:/bin", "LANG": "C.UTF-8"},
+    labels={"b": "2", "a": "1"},
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def layer(store: Store, title: str) -> Layer:
+    data = f"bytes of {title}".encode()
+    digest = f"sha256:{store.add_bytes(data)}"
+    diff_id = f"sha256:{hashlib.sha256(title.encode()).hexdigest()}"
+    return Layer(title=title, blob=Blob(digest=digest, size=len(data), diff_id=diff_id, unpacked=10240))
+
+
+@pytest.fixture
+def image(store: Store) -> Image:
+    return assemble((layer(store, "base"), layer(store, "environment"), layer(store, "torch 2")), SETTINGS)
+
+
+def archive_of(data: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        files = {member.name: archive.extractfile(member) for member in archive}
+        return {name: file.read() for name, file in files.items() if file is not None}
+
+
+def test_the_config_says_what_the_image_is(image: Image) -> None:
+    config = json.loads(image.config)
+    assert config["created"] == "2025-11-24T16:00:00Z"
+    assert (config["architecture"], config["os"]) == ("amd64", "linux")
+    assert config["config"] == {
+        "Env": ["PATH=/opt/env/bin:/bin", "LANG=C.UTF-8"],
+        "Labels": {"a": "1", "b": "2"},
+        "Cmd": ["python3"],
+    }
+    assert config["rootfs"]["diff_ids"] == [layer.blob.diff_id for layer in image.layers]
+    assert [entry["created_by"] for entry in config["history"]] == [
+        "envbuild: base",
+        "envbuild: environment",
+        "envbuild: torch 2",
+    ]
+
+
+def test_the_manifest_names_config_and_layers(image: Image) -> None:
+    manifest = json.loads(image.manifest)
+    assert manifest["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
+    assert manifest["config"]["digest"] == f"sha256:{hashlib.sha256(image.config).hexdigest()}" == image.config_digest
+    assert manifest["config"]["size"] == len(image.config)
+    assert [(entry["digest"], entry["size"]) for entry in manifest["layers"]] == [
+        (layer.blob.digest, layer.blob.size) for layer in image.layers
+    ]
+    assert image.manifest_digest == f"sha256:{hashlib.sha256(image.manifest).hexdigest()}"
+
+
+def test_a_known_image_has_its_known_digests(image: Image) -> None:
+    assert image.config_digest == "sha256:a287ebedbb6e5b41786e87c39a7f3139728fb69087b2bd27a6d1392d35a05df1"
+    assert image.manifest_digest == "sha256:4f00d05531c25bf2dd11677cf76d5025b1d2e411a127749c806225563cbc76f1"
+
+
+def test_the_order_of_labels_does_not_matter(store: Store) -> None:
+    layers = (layer(store, "base"),)
+    one = assemble(layers, ImageSettings(epoch=0, labels={"a": "1", "b": "2"}))
+    assert one == assemble(layers, ImageSettings(epoch=0, labels={"b": "2", "a": "1"}))
+
+
+def test_chain_ids_follow_the_specification(image: Image) -> None:
+    first, second, _ = (layer.blob.diff_id for layer in image.layers)
+    chain = chain_ids(image.layers)
+    assert chain[0] == first
+    assert chain[1] == f"sha256:{hashlib.sha256(f'{first} {second}'.encode()).hexdigest()}"
+    assert len(set(chain)) == 3
+
+
+def test_the_archive_holds_config_manifest_and_layers(image: Image, store: Store) -> None:
+    files = archive_of(b"".join(docker_archive(image, "x/y:1", store=store, present=frozenset())))
+    [entry] = json.loads(files["manifest.json"])
+    assert entry["RepoTags"] == ["x/y:1"]
+    assert files[entry["Config"]] == image.config
+    assert [files[name] for name in entry["Layers"]] == [b"bytes of base", b"bytes of environment", b"bytes of torch 2"]
+
+
+def test_layers_that_the_engine_has_are_named_but_not_sent(image: Image, store: Store) -> None:
+    present = frozenset(chain_ids(image.layers)[:2])
+    files = archive_of(b"".join(docker_archive(image, "x/y:1", store=store, present=present)))
+    [entry] = json.loads(files["manifest.json"])
+    assert len(entry["Layers"]) == 3
+    assert [name in files for name in entry["Layers"]] == [False, False, True]
+
+
+def test_an_image_that_the_engine_has_is_not_loaded_again(image: Image, store: Store) -> None:
+    engine = FakeEngine(images={"x/y:1": image.config_digest})
+    load_image(image, "x/y:1", engine=engine, store=store)
+    assert engine.loaded == []
+
+
+def test_another_image_under_the_reference_is_an_error(image: Image, store: Store) -> None:
+    engine = FakeEngine(images={"x/y:1": "sha256:other"}, chains=frozenset(chain_ids(image.layers)[:1]))
+    with pytest.raises(EngineError, match=r"loaded x/y:1 as sha256:other instead of sha256:"):
+        load_image(image, "x/y:1", engine=engine, store=store)
+    assert sum(name.endswith(".tar.gz") for name in archive_of(engine.loaded[0])) == 2

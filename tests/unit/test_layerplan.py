@@ -1,0 +1,77 @@
+"""Which layers an environment has, and which wheels cannot share one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.build.layerplan import BUCKETS, LARGE, LayerPlan, plan_layers
+from builder.build.tarlayer import File
+from builder.build.wheelfile import WheelInput, WheelLayout
+from builder.errors import BuildFailedError
+
+SITE = "/opt/env/lib/python3.13/site-packages"
+MOST_LAYERS = 120
+
+
+def layout(name: str, size: int = 10, **files: bytes) -> WheelLayout:
+    wheel = WheelInput(name=name, version="1.0", filename=f"{name}.whl", sha256=name, path=Path(name))
+    own = File(path=f"{SITE}/{name}/big", size=size, content=b"")
+    extra = [File(path=f"{SITE}/{path}", size=len(data), content=data) for path, data in files.items()]
+    return WheelLayout(wheel=wheel, files=(own, *extra), record=f"{SITE}/{name}-1.0.dist-info/RECORD")
+
+
+def test_the_environment_comes_first_then_the_largest_wheels_then_buckets() -> None:
+    plans = plan_layers([layout("small"), layout("large", LARGE), layout("larger", 2 * LARGE)])
+    assert [plan.title for plan in plans] == ["environment", "larger 1.0", "large 1.0", "small 1.0"]
+    assert plans[0].layouts == ()
+
+
+def test_wheels_of_one_size_are_ordered_by_name() -> None:
+    one, other = layout("one", LARGE), layout("other", LARGE)
+    assert plan_layers([other, one]) == plan_layers([one, other])
+
+
+def test_another_small_package_changes_one_bucket_only() -> None:
+    before = plan_layers([layout(f"p{number}") for number in range(100)])
+    after = plan_layers([layout(f"p{number}") for number in range(101)])
+    changed = set(after) - set(before)
+    assert len(before) == BUCKETS + 1
+    assert ["p100 1.0" in plan.title for plan in changed] == [True]
+
+
+def test_a_bucket_follows_from_the_normalized_name() -> None:
+    def mates(name: str) -> set[int]:
+        plans = plan_layers([layout(name), *(layout(f"p{number}") for number in range(200))])
+        return {index for index, plan in enumerate(plans) if f"{name} 1.0" in plan.title}
+
+    assert mates("Foo_Bar") == mates("foo-bar")
+
+
+def test_the_layers_stay_below_what_an_engine_can_stack() -> None:
+    wheels = [layout(f"large{n}", LARGE + n) for n in range(300)] + [layout(f"small{n}") for n in range(300)]
+    plans = plan_layers(wheels)
+    assert len(plans) + 1 < MOST_LAYERS
+    assert sum(len(plan.layouts) for plan in plans) == 600
+    assert plans[1].title == "large299 1.0"
+
+
+def test_two_wheels_with_different_bytes_for_one_path_are_both_named() -> None:
+    with pytest.raises(BuildFailedError) as caught:
+        plan_layers([layout("one", tests=b"1"), layout("two", tests=b"2")])
+    assert caught.value.message == f"one.whl and two.whl both own {SITE}/tests, with different bytes"
+
+
+def test_two_wheels_may_own_the_same_bytes() -> None:
+    plans = plan_layers([layout("one", shared=b"1"), layout("two", shared=b"1")])
+    assert sum(len(plan.layouts) for plan in plans) == 2
+
+
+def test_a_file_of_one_wheel_cannot_be_a_folder_of_another() -> None:
+    with pytest.raises(BuildFailedError, match=rf"both own {SITE}/one, one as a file, one as a folder"):
+        plan_layers([layout("one"), layout("two", one=b"")])
+
+
+def test_an_environment_without_wheels_is_one_layer() -> None:
+    assert plan_layers([]) == (LayerPlan(title="environment"),)

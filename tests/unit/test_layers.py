@@ -1,0 +1,292 @@
+"""Layers are made once, each from its own inputs, and are the same from two stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import marshal
+import pickle
+import tarfile
+from types import CodeType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.build import compile_inside, layers
+from builder.build.bytecode import byte_code_key, compile_wheels
+from builder.build.layerplan import LayerPlan, plan_layers
+from builder.build.layers import layer_key, make_base_layer, make_layers
+from builder.build.venv import Venv
+from builder.build.wheelfile import read_layout
+from builder.engine import Exit
+from builder.errors import BuildFailedError
+from builder.store import Store
+from tests.fakes import FakeEngine
+from tests.wheels import make_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from builder.build.image import Layer
+    from builder.build.wheelfile import WheelLayout
+    from builder.engine import ContainerRun
+
+VENV = Venv(python="3.13")
+SITE = "opt/env/lib/python3.13/site-packages"
+EPOCH = 1_764_000_000
+
+
+@dataclasses.dataclass(kw_only=True)
+class CompilingEngine(FakeEngine):
+    """Compiles with this interpreter what a container would compile with the base's."""
+
+    patch: pytest.MonkeyPatch
+
+    def load(self, archive: Iterable[bytes]) -> None:
+        super().load(archive)
+        with tarfile.open(fileobj=io.BytesIO(self.loaded[-1])) as files:
+            [entry] = json.loads(files.extractfile("manifest.json").read())  # type: ignore[union-attr]
+            config = files.extractfile(entry["Config"]).read()  # type: ignore[union-attr]
+        self.images[entry["RepoTags"][0]] = f"sha256:{hashlib.sha256(config).hexdigest()}"
+
+    def run(self, job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:
+        mounts = {mount.target: mount.source for mount in job.mounts}
+        wheels = mounts["/jobs"].parent / "wheels"
+        wheels.mkdir()
+        for target, source in mounts.items():
+            if target.startswith("/wheels/"):
+                (wheels / target.removeprefix("/wheels/")).symlink_to(source)
+        for name, path in {"WHEELS": wheels, "JOBS": mounts["/jobs"], "RESULTS": mounts["/results"]}.items():
+            self.patch.setattr(compile_inside, name, path)
+        for wheel in wheels.iterdir():
+            compile_inside.compile_wheel(wheel.name)
+        return super().run(job, on_line)
+
+
+@dataclasses.dataclass(kw_only=True)
+class World:
+    """A store with a base, an engine, and what was said while layers were made."""
+
+    store: Store
+    engine: CompilingEngine
+    base: Layer
+    said: list[str] = dataclasses.field(default_factory=list)
+
+    def make(self, layouts: Iterable[WheelLayout], *, epoch: int = EPOCH) -> tuple[Layer, ...]:
+        return make_layers(
+            plan_layers(layouts),
+            base=self.base,
+            venv=VENV,
+            python="3.13.5-2",
+            epoch=epoch,
+            engine=self.engine,
+            store=self.store,
+            on_progress=self.said.append,
+        )
+
+    def members(self, layer: Layer) -> dict[str, tarfile.TarInfo]:
+        with tarfile.open(self.store.path(layer.blob.digest.removeprefix("sha256:"))) as archive:
+            return {member.name: member for member in archive}
+
+    def read(self, layer: Layer, name: str) -> bytes:
+        with tarfile.open(self.store.path(layer.blob.digest.removeprefix("sha256:"))) as archive:
+            file = archive.extractfile(name)
+            assert file is not None
+            return file.read()
+
+
+@pytest.fixture
+def new_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], World]:
+    def make(name: str) -> World:
+        store = Store(tmp_path / name)
+        base = make_base_layer(store.add_bytes(b"the tar of a root filesystem"), store=store)
+        return World(store=store, engine=CompilingEngine(patch=monkeypatch), base=base)
+
+    return make
+
+
+@pytest.fixture
+def world(new_world: Callable[[str], World]) -> World:
+    return new_world("store")
+
+
+def layout(folder: Path, name: str = "foo", source: bytes = b"x = {None, 'a', 'b'}\n") -> WheelLayout:
+    return read_layout(make_wheel(folder, name, {f"{name}/__init__.py": source, f"{name}/data": b"1"}), VENV)
+
+
+def binary_layout(folder: Path) -> WheelLayout:
+    return read_layout(make_wheel(folder, "binary", {"binary/lib.so": b"elf"}), VENV)
+
+
+def test_the_environment_layer_is_what_makes_the_interpreter_see_its_packages(world: World) -> None:
+    [layer] = world.make([])
+    found = world.members(layer)
+    assert list(found) == [
+        "opt",
+        "opt/env",
+        "opt/env/bin",
+        "opt/env/bin/python",
+        "opt/env/bin/python3",
+        "opt/env/bin/python3.13",
+        "opt/env/lib",
+        "opt/env/lib/python3.13",
+        SITE,
+        "opt/env/pyvenv.cfg",
+    ]
+    assert found["opt/env/bin/python"].linkname == "/usr/bin/python3.13"
+    assert world.read(layer, "opt/env/pyvenv.cfg") == b"home = /usr/bin\ninclude-system-site-packages = false\n"
+
+
+def test_a_layer_holds_files_byte_code_and_a_record_of_both(tmp_path: Path, world: World) -> None:
+    layer = world.make([layout(tmp_path)])[1]
+    found = world.members(layer)
+    assert [name for name, member in found.items() if member.isfile()] == [
+        f"{SITE}/foo-1.0.dist-info/INSTALLER",
+        f"{SITE}/foo-1.0.dist-info/METADATA",
+        f"{SITE}/foo-1.0.dist-info/RECORD",
+        f"{SITE}/foo-1.0.dist-info/WHEEL",
+        f"{SITE}/foo/__init__.py",
+        f"{SITE}/foo/__pycache__/__init__.cpython-313.pyc",
+        f"{SITE}/foo/data",
+    ]
+    assert b"\nfoo/__pycache__/__init__.cpython-313.pyc,,\n" in world.read(layer, f"{SITE}/foo-1.0.dist-info/RECORD")
+    assert world.read(layer, f"{SITE}/foo/data") == b"1"
+
+
+def test_byte_code_is_never_checked_and_names_the_path_in_the_image(tmp_path: Path, world: World) -> None:
+    layer = world.make([layout(tmp_path)])[1]
+    data = world.read(layer, f"{SITE}/foo/__pycache__/__init__.cpython-313.pyc")
+    assert int.from_bytes(data[4:8], "little") == 1, "hash-based, unchecked (PEP 552)"
+    code = marshal.loads(data[16:])
+    assert isinstance(code, CodeType)
+    assert code.co_filename == f"/{SITE}/foo/__init__.py"
+
+
+def test_a_file_that_does_not_compile_has_no_byte_code(tmp_path: Path, world: World) -> None:
+    files = {"good.py": b"", "python2.py": b"print 1\n", "nul.py": b"\0", "latin.py": b"x = '\xe9'\n"}
+    layer = world.make([read_layout(make_wheel(tmp_path, "foo", files), VENV)])[1]
+    compiled = [name for name in world.members(layer) if "__pycache__/" in name]
+    assert compiled == [f"{SITE}/__pycache__/good.cpython-313.pyc"]
+
+
+def test_two_stores_give_the_same_layers(tmp_path: Path, new_world: Callable[[str], World]) -> None:
+    layouts = [layout(tmp_path), layout(tmp_path, "bar"), binary_layout(tmp_path)]
+    assert new_world("one").make(layouts) == new_world("two").make(layouts[::-1])
+
+
+def test_nothing_is_made_twice(tmp_path: Path, world: World) -> None:
+    first = world.make([layout(tmp_path)])
+    world.said.clear()
+    assert world.make([layout(tmp_path)]) == first
+    assert (len(world.engine.runs), world.said) == (1, [])
+
+
+def test_another_clock_makes_new_layers_from_the_same_byte_code(tmp_path: Path, world: World) -> None:
+    first = world.make([layout(tmp_path)])
+    second = world.make([layout(tmp_path)], epoch=EPOCH + 1)
+    assert not {layer.blob.diff_id for layer in first} & {layer.blob.diff_id for layer in second}
+    assert len(world.engine.runs) == 1
+
+
+def test_a_changed_wheel_changes_its_own_layer_only(tmp_path: Path, world: World) -> None:
+    others = [layout(tmp_path, f"p{number}") for number in range(5)]
+    first = world.make([*others, layout(tmp_path)])
+    second = world.make([*others, layout(tmp_path, source=b"x = 2\n")])
+    assert sum(one != other for one, other in zip(first, second, strict=True)) == 1
+
+
+def test_a_layer_whose_blob_is_gone_is_made_again(tmp_path: Path, world: World) -> None:
+    first = world.make([layout(tmp_path)])
+    world.store.path(first[1].blob.digest.removeprefix("sha256:")).unlink()
+    assert world.make([layout(tmp_path)]) == first
+    assert world.store.has(first[1].blob.digest.removeprefix("sha256:"))
+
+
+def test_the_container_sees_only_the_wheels_that_it_compiles_and_has_a_fixed_hash_seed(
+    tmp_path: Path, world: World
+) -> None:
+    one = layout(tmp_path)
+    world.make([one, binary_layout(tmp_path)])
+    [job] = world.engine.runs
+    assert job.image.startswith("envbuild/base:")
+    assert job.command[0] == "/usr/bin/python3.13"
+    assert job.environment["PYTHONHASHSEED"] == "0"
+    assert job.read_only_root
+    wheels = [mount.target for mount in job.mounts if mount.target.startswith("/wheels")]
+    assert wheels == [f"/wheels/{one.wheel.sha256}"]
+    assert [mount.target for mount in job.mounts if not mount.read_only] == ["/results"]
+
+
+def test_wheels_without_python_files_need_no_container(tmp_path: Path, world: World) -> None:
+    world.make([binary_layout(tmp_path)])
+    assert (world.engine.runs, world.engine.loaded) == ([], [])
+
+
+def test_a_wheel_that_is_not_what_its_record_says_leaves_no_layer(tmp_path: Path, world: World) -> None:
+    wheel = make_wheel(tmp_path, "foo", {"foo.bin": b"1"}, lie={"foo.bin": b"2"})
+    before = {path for path in world.store.root.rglob("*") if path.is_file()}
+    with pytest.raises(BuildFailedError, match=r"^foo-1.0-py3-none-any.whl: foo.bin is not the file that"):
+        world.make([read_layout(wheel, VENV)])
+    new = {path for path in world.store.root.rglob("*") if path.is_file() and path.parent.name != "locks"} - before
+    assert len(new) == 2, "the blob and the record of the environment's layer, and nothing of the wheel"
+
+
+def test_layers_of_many_processes_are_those_of_one(
+    tmp_path: Path, new_world: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts = [layout(tmp_path), binary_layout(tmp_path)]
+    one = new_world("one").make(layouts)
+    monkeypatch.setattr(layers, "PARALLEL", 0)
+    assert new_world("two").make(layouts) == one
+
+
+def test_an_error_crosses_processes_whole() -> None:
+    error = pickle.loads(pickle.dumps(BuildFailedError("what", remedy="do this", evidence=("a", "b"))))
+    assert (error.message, error.remedy, error.evidence) == ("what", "do this", ("a", "b"))
+
+
+def test_a_failed_compile_names_the_wheel_and_shows_the_interpreters_words(tmp_path: Path) -> None:
+    engine = FakeEngine(answer=lambda _: Exit(code=1, stderr=b"compiled 123\nSegmentation fault\n"))
+    with pytest.raises(BuildFailedError, match=r"foo-1.0-py3-none-any.whl \(exit code 1\)") as caught:
+        compile_wheels(
+            [layout(tmp_path)],
+            venv=VENV,
+            python="x",
+            base_image=lambda: "base",
+            engine=engine,
+            store=Store(tmp_path / "store"),
+            on_progress=lambda _: None,
+        )
+    assert caught.value.evidence == ("Segmentation fault",)
+
+
+def test_every_input_of_a_layer_is_in_its_key(tmp_path: Path) -> None:
+    plan = LayerPlan(title="foo 1.0", layouts=(layout(tmp_path),))
+    key = layer_key(plan, venv=VENV, python="x", epoch=1)
+    assert key == layer_key(plan, venv=VENV, python="x", epoch=1)
+    other = LayerPlan(title="foo 1.0", layouts=(layout(tmp_path, source=b"y = 1\n"),))
+    others = [
+        layer_key(plan, venv=VENV, python="y", epoch=1),
+        layer_key(plan, venv=VENV, python="x", epoch=2),
+        layer_key(plan, venv=Venv(python="3.13", prefix="/opt/other"), python="x", epoch=1),
+        layer_key(other, venv=VENV, python="x", epoch=1),
+    ]
+    assert len({key, *others}) == 5
+
+
+def test_a_layer_without_python_files_serves_every_base(tmp_path: Path) -> None:
+    plan = LayerPlan(title="binary 1.0", layouts=(binary_layout(tmp_path),))
+    assert layer_key(plan, venv=VENV, python="x", epoch=1) == layer_key(plan, venv=VENV, python="y", epoch=1)
+
+
+def test_byte_code_depends_on_the_python_and_the_place(tmp_path: Path) -> None:
+    one = layout(tmp_path)
+    keys = {
+        byte_code_key(one, VENV, "x"),
+        byte_code_key(one, VENV, "y"),
+        byte_code_key(one, Venv(python="3.13", prefix="/opt/other"), "x"),
+    }
+    assert len(keys) == 3

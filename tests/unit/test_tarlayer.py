@@ -1,0 +1,133 @@
+"""A layer's bytes are a function of its entries and the clock, and of nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+import time
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.build.tarlayer import BLOCK, Blob, File, Folder, Link, Member, compress_tar, with_parents, write_layer
+from builder.errors import BuildFailedError
+from tests.wheels import record_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.build.tarlayer import Entry
+
+EPOCH = 1_764_000_000
+LONG = "/opt/env/" + "/".join(["folder" * 4] * 6) + "/naïve.py"
+ENTRIES: list[Entry] = [
+    File(path="/opt/env/run", size=9, content=b"#!/bin/sh", mode=0o755),
+    File(path="/opt/env/a/b.txt", size=5, content=b"hello"),
+    File(path=LONG, size=0, content=b""),
+    Link(path="/opt/env/python", target="/usr/bin/python3"),
+    Folder(path="/opt/env/a-empty"),
+]
+
+
+def written(entries: list[Entry]) -> tuple[Blob, bytes]:
+    out = io.BytesIO()
+    blob = write_layer(entries, epoch=EPOCH, out=out)
+    return blob, out.getvalue()
+
+
+def members(data: bytes) -> list[tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return archive.getmembers()
+
+
+def test_the_digests_are_those_of_the_bytes() -> None:
+    blob, data = written(ENTRIES)
+    tar = gzip.decompress(data)
+    assert blob == Blob(
+        digest=f"sha256:{hashlib.sha256(data).hexdigest()}",
+        size=len(data),
+        diff_id=f"sha256:{hashlib.sha256(tar).hexdigest()}",
+        unpacked=len(tar),
+    )
+
+
+def test_a_known_layer_has_its_known_diff_id() -> None:
+    """A change of Python's tarfile or of this project's layout shows here: raise LAYOUT when it is meant."""
+    assert written(ENTRIES)[0].diff_id == "sha256:5ab7226a7ff736c64499d33f1cdb3324407de65c6021309d7a9e3360a9b8c884"
+
+
+def test_entries_are_sorted_by_bytes_and_parents_come_once() -> None:
+    names = [member.name for member in members(written(ENTRIES)[1])]
+    assert names == sorted(names, key=str.encode)
+    assert len(names) == len(set(names))
+    assert names[:5] == ["opt", "opt/env", "opt/env/a", "opt/env/a-empty", "opt/env/a/b.txt"]
+    assert LONG.removeprefix("/") in names
+
+
+def test_owners_times_and_modes_are_fixed() -> None:
+    found = {member.name: member for member in members(written(ENTRIES)[1])}
+    assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in found.values()} == {(0, 0, "", "", EPOCH)}
+    modes = {name: found[f"opt/env{name}"].mode for name in ("", "/run", "/a/b.txt", "/python")}
+    assert modes == {"": 0o755, "/run": 0o755, "/a/b.txt": 0o644, "/python": 0o777}
+    assert found["opt/env/python"].linkname == "/usr/bin/python3"
+
+
+def test_order_time_zone_and_umask_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = written(ENTRIES)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    before = os.umask(0o077)
+    try:
+        assert written(ENTRIES[::-1]) == first
+    finally:
+        os.umask(before)
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_later_entry_with_the_same_path_wins() -> None:
+    twice: list[Entry] = [File(path="/a", size=1, content=b"1"), File(path="/a", size=1, content=b"2")]
+    assert with_parents(twice) == [twice[1]]
+
+
+def test_a_large_member_of_an_archive_gives_the_same_layer_as_its_bytes(tmp_path: Path) -> None:
+    data = os.urandom(BLOCK) + bytes(2 * BLOCK + 17)
+    with zipfile.ZipFile(tmp_path / "a.whl", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("big", data)
+    line = record_line("big", data).split(",")[1]
+    member = Member(archive=tmp_path / "a.whl", origin="a.whl", name="big", hash=line)
+    from_zip = written([File(path="/big", size=len(data), content=member)])
+    assert from_zip == written([File(path="/big", size=len(data), content=data)])
+
+
+@pytest.mark.parametrize(("size", "expected"), [(5, "sha256=AAAA"), (4, None)])
+def test_a_file_that_is_not_what_record_says_is_refused(tmp_path: Path, size: int, expected: str | None) -> None:
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as archive:
+        archive.writestr("a.py", b"hello")
+    member = Member(archive=tmp_path / "a.whl", origin="a.whl", name="a.py", hash=expected)
+    with pytest.raises(BuildFailedError, match=r"a.py is not the file that the wheel's RECORD lists") as caught:
+        written([File(path="/a.py", size=size, content=member)])
+    assert caught.value.evidence[1] == "seen:   sha256=LPJNul-wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ"
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.whl", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.py", b"hello " * 100)
+    data = bytearray((tmp_path / "a.whl").read_bytes())
+    data[36] ^= 0xFF
+    (tmp_path / "a.whl").write_bytes(data)
+    with pytest.raises(BuildFailedError, match=r"a.whl: a.py is damaged"):
+        written([File(path="/a.py", size=600, content=Member(archive=tmp_path / "a.whl", origin="a.whl", name="a.py"))])
+
+
+def test_a_finished_tar_keeps_its_digest_as_diff_id() -> None:
+    tar = os.urandom(3000)
+    out = io.BytesIO()
+    blob = compress_tar(io.BytesIO(tar), out)
+    assert (blob.diff_id, blob.unpacked) == (f"sha256:{hashlib.sha256(tar).hexdigest()}", 3000)
+    assert gzip.decompress(out.getvalue()) == tar
+    assert out.getvalue()[3:8] == bytes(5), "no file name and no time in the gzip header"
