@@ -13,8 +13,12 @@ from builder import pipeline
 from builder.build.stage import build_recipe, check_rendered, render_recipe
 from builder.console import Console
 from builder.dockerd.client import connect
-from builder.errors import EnvbuildError, ExitCode, UsageError
+from builder.errors import EngineError, EnvbuildError, ExitCode, StaleLockError, UsageError
 from builder.lock.stage import lock_recipe, locked_recipe
+from builder.machine import doctor_table, examine_machine, script_for
+from builder.preflight.reference import preflight_files
+from builder.recipe.generated import stale_generated, write_generated
+from builder.recipe.schema import recipe_files, schema_text
 from builder.recipe.source import read_recipe
 from builder.settings import settings_from
 from builder.status import status_of, status_table
@@ -91,6 +95,21 @@ def make(state: State, *, recipe: Path, locked: bool) -> int:
 
 @cli.command()
 @RECIPE
+@_json_option
+@click.pass_obj
+def check(state: State, *, recipe: Path) -> int:
+    """Apply the preflight rules to a recipe and, where there is one, its lock; exit 4 if one refuses."""
+    source = read_recipe(recipe)
+    findings = pipeline.check(source, state.console)
+    if state.console.json:
+        state.console.document([finding.to_plain() for finding in findings])
+    elif not findings:
+        state.console.say("nothing to say against it")
+    return ExitCode.DONE
+
+
+@cli.command()
+@RECIPE
 @click.option("--check", is_flag=True, help="Only say whether the lock answers the recipe (exit 5 if not).")
 @_json_option
 @click.pass_obj
@@ -150,7 +169,9 @@ def smoke(state: State, *, recipe: Path) -> int:
     """Prove the image of a locked recipe again, whatever was seen before."""
     source, tools = read_recipe(recipe), state.tools()
     found = locked_recipe(source)
-    verdict = smoke_recipe(source, found, build_recipe(source, found, tools), tools, again=True)
+    findings = pipeline.check(source, state.console)
+    image = build_recipe(source, found, tools)
+    verdict = smoke_recipe(source, found, image, tools, findings=findings, again=True)
     state.console.verdict(verdict.result, verdict.cause)
     return _conclude(state, verdict)
 
@@ -169,6 +190,46 @@ def status(state: State, *, recipes: tuple[Path, ...]) -> int:
         state.console.document([row.to_plain() for row in rows])
     else:
         state.console.show(status_table(rows, details=bool(recipes)))
+    return ExitCode.DONE
+
+
+@cli.command()
+@click.argument("recipe", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--host-script", is_flag=True, help="Print the commands that bring Ubuntu 24.04 to the recipe's driver.")
+@_json_option
+@click.pass_obj
+def doctor(state: State, *, recipe: Path | None, host_script: bool) -> int:
+    """Say what is right and wrong with this machine, for a recipe if one is given, and how to fix it."""
+    source = read_recipe(recipe) if recipe else None
+    if host_script:
+        state.console.output(script_for(source))
+        return ExitCode.DONE
+    findings = examine_machine(source, settings_from(), lambda: connect(settings_from()).facts())
+    if state.console.json:
+        state.console.document([finding.to_plain() for finding in findings])
+    else:
+        state.console.show(doctor_table(findings))
+    return EngineError.exit_code if any(finding.refuses for finding in findings) else ExitCode.DONE
+
+
+@cli.command()
+@click.option(
+    "--write", is_flag=True, help="Write the schema and the reference pages that are made from code and data."
+)
+@click.option("--check", is_flag=True, help="Say which of them are not current (exit 5).")
+@click.pass_obj
+def schema(state: State, *, write: bool, check: bool) -> int:
+    """Print the JSON schema of recipes, for editors."""
+    files = (*recipe_files(), *preflight_files())
+    if write:
+        for path in write_generated(files, Path()):
+            state.console.say(f"  wrote {path}")
+    elif check:
+        stale = stale_generated(files, Path())
+        if stale:
+            raise StaleLockError(f"not current: {', '.join(stale)}", remedy="run `envbuild schema --write`")
+    else:
+        state.console.output(schema_text())
     return ExitCode.DONE
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from builder.errors import EnvbuildError
 
+WIDE = 240  # columns of a table that goes to a file or a pipe
+
 
 class Step:
     """A running step; `detail` replaces the small text beside it, from any thread."""
@@ -117,7 +119,8 @@ class Console:
 
     def show(self, table: RenderableType) -> None:
         """Write a table that a person asked for to standard output, in colour where that is a terminal."""
-        RichConsole(file=self._out, highlight=False).print(table)
+        width = None if self._out.isatty() else WIDE
+        RichConsole(file=self._out, highlight=False, width=width).print(table)
 
     def _close(self, status: Status | None, line: str) -> None:
         if status is not None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from builder.build.environment import image_environment, image_labels
 from builder.build.image import ImageSettings, assemble, load_image
-from builder.build.layers import LAYOUT, make_layers, plan_layers
+from builder.build.layerplan import plan_layers
+from builder.build.layers import LAYOUT, make_layers
 from builder.build.tarlayer import COMPRESSOR
 from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from builder.build.image import Layer
     from builder.build.wheels import BuiltWheel
     from builder.engine import Engine
-    from builder.lock.model import Lock
+    from builder.lock.model import Lock, LockedWheel
     from builder.recipe.model import Recipe
     from builder.store import Store
 
@@ -73,6 +74,7 @@ class BuiltImage:
 
 def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWheel, ...], store: Store) -> ImagePlan:
     """Return what the image is made of: the locked wheels and the compiled ones."""
+    every: tuple[LockedWheel | BuiltWheel, ...] = (*lock.wheels, *built)
     inputs = [
         WheelInput(
             name=wheel.name,
@@ -81,7 +83,7 @@ def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWhee
             sha256=wheel.sha256,
             path=store.path(wheel.sha256),
         )
-        for wheel in (*lock.wheels, *built)
+        for wheel in every
     ]
     return ImagePlan(
         name=recipe.name,

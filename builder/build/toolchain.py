@@ -48,7 +48,7 @@ def build_toolchain(
     lock: Lock,
     engine: Engine,
     store: Store,
-    fill_debs: Callable[[Path], None],
+    fill_debs: Callable[[Path], object],
     on_line: Callable[[str], None],
 ) -> str:
     """Build the toolchain image from the rendered `files` and return its tag."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import builder
+from builder.build.environment import CACHE
 from builder.engine import ContainerRun, Exit, Mount
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def run_probe(
             command=("python3", "-m", f"builder.verify.probe.{module}", *arguments),
             environment={"PYTHONPATH": "/envbuild", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"},  # noqa: S108
             mounts=(Mount(source=SOURCE, target="/envbuild/builder"), *mounts),
-            tmpfs=("/tmp",),  # noqa: S108 - inside the container
+            tmpfs=("/tmp", CACHE),  # noqa: S108 - inside the container
             memory=memory,
             timeout=timeout,
             read_only_root=True,

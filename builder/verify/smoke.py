@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ class Subject:
     installed: tuple[tuple[str, str], ...]
     built: tuple[str, ...]
     stack: tuple[str, ...]
+    waived: dict[str, str] = field(default_factory=dict)
 
 
 def suite_digest() -> str:
@@ -63,6 +64,7 @@ def smoke_image(
         lock_digest=subject.lock_digest,
         image_id=subject.image_id,
         suite_digest=suite_digest(),
+        waived=subject.waived,
         engine={"version": facts.version, "operating_system": facts.operating_system},
         required=smoke.require,
         checks=tuple(checks),

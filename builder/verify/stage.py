@@ -15,22 +15,37 @@ from builder.verify.smoke import Subject, smoke_image, suite_digest
 from builder.verify.verdict import Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from builder.build.assembly import BuiltImage
     from builder.lock.model import Lock
+    from builder.preflight.findings import Finding
     from builder.recipe.source import RecipeFile
     from builder.store import Store
     from builder.tools import Tools
 
 
-def smoke_recipe(source: RecipeFile, locked: Lock, image: BuiltImage, tools: Tools, *, again: bool = False) -> Verdict:
-    """Prove an image, unless this machine has proven the same image by the same checks before (and not `again`)."""
+def smoke_recipe(
+    source: RecipeFile,
+    locked: Lock,
+    image: BuiltImage,
+    tools: Tools,
+    *,
+    findings: Iterable[Finding] = (),
+    again: bool = False,
+) -> Verdict:
+    """Prove an image, unless this machine has proven the same image by the same checks before (and not `again`).
+
+    Rules of preflight that the recipe waives are written into the verdict.
+    """
     recipe, path = source.recipe, workspace_of(source).verdict
-    key = key_of([image.image_id, suite_digest(), recipe.smoke.to_plain(), recipe.target.to_plain()])
+    waived = {finding.rule: finding.waived for finding in findings if finding.waived is not None}
+    key = key_of([image.image_id, suite_digest(), recipe.smoke.to_plain(), recipe.target.to_plain(), waived])
     verdict = None if again else _kept_verdict(key, tools.store)
     if verdict is None:
         with tools.console.step(f"prove {image.reference}: {', '.join(recipe.smoke.require)}") as step:
             verdict = smoke_image(
-                _subject(source, locked, image),
+                _subject(source, locked, image, waived),
                 recipe.smoke,
                 engine=tools.engine,
                 store=tools.store,
@@ -53,12 +68,13 @@ def _kept_verdict(key: str, store: Store) -> Verdict | None:
         return None
 
 
-def _subject(source: RecipeFile, locked: Lock, image: BuiltImage) -> Subject:
+def _subject(source: RecipeFile, locked: Lock, image: BuiltImage, waived: dict[str, str]) -> Subject:
     recipe = source.recipe
     return Subject(
         recipe=recipe.name,
         image_id=image.image_id,
         lock_digest=locked.digest,
+        waived=waived,
         target=find_target(recipe.target.gpu),
         installed=image.installed,
         built=built_packages(recipe),

@@ -26,7 +26,10 @@ class Check(Document):
 
 
 class Verdict(Document):
-    """What is proven of one image. `result` is good only if every required level passed; skipped is not passed."""
+    """What is proven of one image. `result` is good only if every required level passed; skipped is not passed.
+
+    `waived` are the rules of preflight that the recipe overrules, with its reasons.
+    """
 
     version: Literal[1] = 1
     recipe: str
@@ -38,6 +41,7 @@ class Verdict(Document):
     engine: dict[str, str]
     required: tuple[Level, ...]
     checks: tuple[Check, ...]
+    waived: dict[str, str] = {}
     finished: str
 
 
