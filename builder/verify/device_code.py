@@ -30,6 +30,7 @@ def device_code_check(report: StaticReport, *, capability: str, target_name: str
     problems += _torch_without_kernels(report)
     usable = [library for library in report.libraries if library.usable is not None]
     jit = [library for library in usable if library.usable == "ptx"]
+    warned = [library for library in idle if library.path not in required]
     return Check(
         name="static.device-code",
         level="static",
@@ -42,7 +43,7 @@ def device_code_check(report: StaticReport, *, capability: str, target_name: str
             "ptx-only": len(jit),
             "without": len(idle),
         },
-        evidence=shortened([*problems, *map(_warning, [*idle, *jit]), *_listed(report, built)]),
+        evidence=shortened([*problems, *map(_warning, [*warned, *jit]), *_listed(report, built)]),
     )
 
 

@@ -179,6 +179,7 @@ def test_a_compiled_package_without_code_for_the_target_fails(environment: Envir
         "nvfp4_kernels/libnvfp4.so carries sm_90a only; "
         "the target rtx-pro-6000 (12.0) needs sm_120, sm_120a/f or PTX <= 12.0"
     )
+    assert check.evidence == (check.summary, "nvfp4_kernels/libnvfp4.so: 1 sm_90a")
 
 
 def test_a_compiled_package_needs_one_library_that_runs_not_all(environment: Environment) -> None:
