@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from packaging.utils import canonicalize_name
-from pypi_simple import ACCEPT_JSON_PREFERRED, PYPI_SIMPLE_ENDPOINT, ProjectPage, UnsupportedRepoVersionError
 
 from builder.download import DEFAULT_PATIENCE, DownloadError, NotFoundError, get, shown
 from builder.errors import ResolveError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pypi_simple import ProjectPage
 
     from builder.download import Answer, Patience
     from builder.recipe.model import Index
@@ -46,6 +47,8 @@ def configured_index(settings: Settings, environment: Mapping[str, str] = os.env
 
 def index_endpoint(settings: Settings) -> str:
     """Return the index to ask: the user's, else the one that `pypi-simple` knows as the default."""
+    from pypi_simple import PYPI_SIMPLE_ENDPOINT  # noqa: PLC0415 - slow to import, and rarely needed
+
     return configured_index(settings) or PYPI_SIMPLE_ENDPOINT
 
 
@@ -63,6 +66,8 @@ def find_file(
     Raise ResolveError if the index cannot be asked or does not know the project.
     """
     url = f"{index.rstrip('/')}/{project}/"
+    from pypi_simple import ACCEPT_JSON_PREFERRED  # noqa: PLC0415 - as above
+
     headers = {"Accept": ACCEPT_JSON_PREFERRED, "Accept-Encoding": "gzip"}
     try:
         page = _page(project, filename, get(url, settings, headers=headers, patience=patience))
@@ -90,6 +95,8 @@ def with_credentials(url: str, index: str) -> str:
 
 
 def _page(project: str, filename: str, answer: Answer) -> ProjectPage:
+    from pypi_simple import ProjectPage, UnsupportedRepoVersionError  # noqa: PLC0415 - as above
+
     try:
         if "json" in answer.content_type:
             plain = json.loads(answer.body)

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import builder.verify
 from builder import fatbin
 from builder.document import key_of, sha256_file, tree_digest
-from builder.verify.decode import cpu_decode
-from builder.verify.static import static_checks
 from builder.verify.verdict import Check, Verdict, judge
 
 if TYPE_CHECKING:
@@ -78,6 +76,9 @@ _LEVELS: tuple[Level, ...] = ("static", "dry-run", "cpu-decode", "gpu-decode", "
 def _run_level(
     level: Level, subject: Subject, smoke: Smoke, *, engine: Engine, store: Store, on_line: Callable[[str], None]
 ) -> tuple[Check, ...]:
+    from builder.verify.decode import cpu_decode  # noqa: PLC0415 - NumPy is slow to import, and rarely needed
+    from builder.verify.static import static_checks  # noqa: PLC0415
+
     memory = int(smoke.memory[:-1]) * _UNITS[smoke.memory[-1]]
     if level == "static":
         return static_checks(
