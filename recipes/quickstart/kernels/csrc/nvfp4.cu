@@ -19,7 +19,8 @@ __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
     return bits;
 }
 
-// Eight codes of one word to eight bf16: 16 bytes. Code times block scale is exact in fp32; the global scale rounds once, bf16 once more.
+// Eight codes of one word to eight bf16: 16 bytes. Code times block scale is exact in fp32; the global scale rounds once, and
+// bf16 once more.
 __device__ __forceinline__ uint4 dequantize_word(uint32_t codes, float block_scale, float global_scale) {
     float values[8];
 #pragma unroll
