@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,12 +123,23 @@ def bootstrap_command(debian: DebianLock, *, mode: str, repository: Path, output
         f"--architectures={debian.architecture}",
         f"--include={','.join(deb.name for deb in debian.base)}",
         *(f"--dpkgopt={line}" for line in SLIM),
-        "--skip=cleanup/apt,output/dev",
+        "--skip=cleanup/apt",
         f"--customize-hook={CLEANING}",
         "",
         str(output),
         f"deb [trusted=yes] copy://{repository} ./",
     )
+
+
+def write_without_devices(source: Path, target: Path) -> None:
+    """Copy a tar without `./dev` and spell its headers anew.
+
+    Engines make `/dev` themselves, a rootless one cannot unpack device nodes, and mmdebstrap's versions differ in it.
+    """
+    with tarfile.open(source) as old, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as new:
+        for member in old:
+            if member.name != "./dev" and not member.name.startswith("./dev/"):
+                new.addfile(member, old.extractfile(member) if member.isreg() else None)
 
 
 def _bootstrap(debian: DebianLock, store: Store, on_line: Callable[[str], None] | None) -> RootFilesystem:
@@ -136,15 +148,16 @@ def _bootstrap(debian: DebianLock, store: Store, on_line: Callable[[str], None] 
     with store.scratch() as scratch, _workshop(mode, scratch) as workshop:
         repository = workshop / "repository"
         _write_repository(debian.base, store, repository)
-        output = scratch / "base.tar"
-        command = bootstrap_command(debian, mode=mode, repository=repository, output=output)
+        raw, output = scratch / "raw.tar", scratch / "base.tar"
+        command = bootstrap_command(debian, mode=mode, repository=repository, output=raw)
         ended = run(command, on_line=on_line)
-        if ended.code != 0 or not output.is_file():
+        if ended.code != 0 or not raw.is_file():
             raise BuildFailedError(
                 f"the {debian.suite} base could not be bootstrapped: mmdebstrap in {mode} mode ended with {ended.code}",
                 remedy="run as root who may mount, or as a user with subordinate ids (apt-get install uidmap)",
                 evidence=tuple(ended.text.splitlines()[-15:]),
             )
+        write_without_devices(raw, output)
         size = output.stat().st_size
         return RootFilesystem(sha256=store.add(output), size=size)
 
