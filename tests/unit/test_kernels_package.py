@@ -116,7 +116,7 @@ def test_each_architecture_gets_machine_code_and_ptx_only_when_asked() -> None:
 
 @pytest.mark.parametrize(
     ("architectures", "message"),
-    [("", "set NVFP4_CUDA_ARCHS"), ("sm_120", "'sm_120' is not an architecture"), ("12.0b", "'12.0b' is not")],
+    [("", "set TORCH_CUDA_ARCH_LIST"), ("sm_120", "'sm_120' is not an architecture"), ("12.0b", "'12.0b' is not")],
 )
 def test_architectures_that_nvcc_would_misread_are_refused(architectures: str, message: str) -> None:
     with pytest.raises(SystemExit, match=message):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-ARCHITECTURES = "NVFP4_CUDA_ARCHS"
+ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 ARCHITECTURE = re.compile(r"(?P<major>[0-9]{1,2})\.(?P<minor>[0-9])(?P<suffix>[af]?)(?P<ptx>\+PTX)?")
 # Without exceptions and guarded statics the launch stubs need no libstdc++; only the C ABI is exported.
 COMPILE_FLAGS = (

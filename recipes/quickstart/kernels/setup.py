@@ -1,4 +1,4 @@
-"""Builds the wheel: nvcc for the architectures in NVFP4_CUDA_ARCHS; the same sources and tools give the same bytes."""
+"""Builds the wheel with nvcc for the architectures in TORCH_CUDA_ARCH_LIST; same sources and tools, same bytes."""
 
 from __future__ import annotations
 
