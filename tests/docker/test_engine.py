@@ -329,3 +329,16 @@ def test_an_interrupt_cancels_the_build(engine: DockerEngine, tiny_image: str, t
     assert errors.rstrip().endswith(b"KeyboardInterrupt")
     assert until(lambda: not runs_inside(marker))
     assert engine.image_id(tag) is None
+
+
+def test_a_failing_observer_cancels_the_build(engine: DockerEngine, tiny_image: str, tag: str, tmp_path: Path) -> None:
+    marker = uuid.uuid4().hex
+
+    def fail(line: str) -> None:
+        if line == "spoken":
+            raise RuntimeError(line)
+
+    with pytest.raises(RuntimeError, match="spoken") as caught:
+        engine.build(build(tiny_image, f"RUN : {marker}; echo spoken; sleep 1000; :", tag, tmp_path), fail)
+    assert until(lambda: not runs_inside(marker))
+    assert caught.traceback, "the failure is still held, so only closing the connection can have ended the build"

@@ -65,9 +65,11 @@ def old_engine() -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), _OldEngine) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield f"tcp://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"tcp://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_without_a_socket_the_error_says_how_to_start_the_engine(tmp_path: Path) -> None:
