@@ -67,7 +67,9 @@ def cuda_runtime(home: Path) -> Path:
     """Return the shared CUDA runtime to link, by its soname: the toolkit's wheels have no `libcudart.so`."""
     found = [path for folder in ("lib64", "lib") for path in sorted((home / folder).glob("libcudart.so.[0-9]*"))]
     if not found:
-        raise CannotCompileError(f"no libcudart.so.* in {home}/lib or {home}/lib64")
+        raise CannotCompileError(
+            f"no libcudart.so.* in {home}/lib or {home}/lib64: set CUDA_HOME to the folder of a CUDA toolkit"
+        )
     return min(found, key=lambda path: len(path.name))
 
 
