@@ -19,7 +19,7 @@ apt 3.0 Priority:required Depends:libtiny
 python3 3.13.5-1 Depends:libtiny(>=1.0) Recommends:extra
 extra 1.0
 gcc 4:14.2.0-1 Depends:gcc-14,gawk|mawk
-gcc-14 14.2.0-19 Depends:libtiny
+gcc-14 14.2.0-19 Depends:libtiny Recommends:extra
 broken 1.0 Depends:nowhere
 """,
     ("debian", "trixie-updates"): "libtiny 1.1",
