@@ -27,7 +27,7 @@ def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
         autoescape=False,  # noqa: S701 - Dockerfiles are no HTML
     )
     templates.filters["quoted"] = json.dumps
-    built = sorted(name for name, package in recipe.stack.items() if package.build is not None)
+    built = sorted(name for name, package in recipe.stack.items() if package.from_source)
     values = {
         "recipe": recipe,
         "suite": lock.file.debian.suite,

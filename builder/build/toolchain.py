@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 def toolchain_key(dockerfile: str, base_key: str, lock: Lock) -> str:
-    """Return the key of a toolchain: its Dockerfile, its base and every file that goes into it."""
+    """Return the key of a toolchain: what its Dockerfile does, its base and every file that goes into it.
+
+    Comments do not count, so recipes with the same toolchain share it and all that it compiled.
+    """
+    instructions = [line for line in dockerfile.splitlines() if line and not line.startswith("#")]
     return key_of(
         {
-            "dockerfile": dockerfile,
+            "dockerfile": instructions,
             "base": base_key,
             "debs": [deb.sha256 for deb in lock.file.debian.toolchain],
             "wheels": [wheel.sha256 for wheel in lock.toolchain_wheels],

@@ -12,6 +12,8 @@ import builder.build
 from builder.document import key_of, sha256_file, tree_digest
 from builder.engine import ContainerRun, Mount
 from builder.errors import BuildFailedError, InvalidDocumentError
+from builder.recipe.model import BuildSettings
+from builder.recipe.targets import find_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +78,7 @@ def plan_wheels(source: RecipeFile, lock: Lock, toolchain_key: str) -> tuple[Whe
     return tuple(
         _plan(source, name, package, lock, toolchain_key)
         for name, package in sorted(source.recipe.stack.items())
-        if package.build is not None
+        if package.from_source
     )
 
 
@@ -87,12 +89,12 @@ def _plan(source: RecipeFile, name: str, package: Package, lock: Lock, toolchain
             f"{source.path}: stack.{name}.path: {folder} holds no pyproject.toml",
             remedy="give the folder of a Python package, relative to the recipe",
         )
-    build = package.build
-    archs = build.archs if build else ()
+    build = package.build or BuildSettings()
+    archs = build.archs or (find_target(source.recipe.target.gpu).capability,)
     environment = {
         "SOURCE_DATE_EPOCH": str(lock.epoch),
         "TORCH_CUDA_ARCH_LIST": ";".join(archs),
-        **(build.env if build else {}),
+        **build.env,
     }
     return WheelJob(
         name=name,

@@ -1,4 +1,4 @@
-"""The lock on disk: three files that are written together, read strictly, and refused when they answer another question."""
+"""The lock on disk: written whole, read strictly, refused when it answers another question than the recipe asks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def question_of(source: RecipeFile) -> dict[str, Any]:
             f"{source.path}: base.image: only a bootstrapped Debian base can be locked so far",
             remedy="write `base: {debian: trixie}`",
         )
-    compiled = any(package.build for package in recipe.stack.values())
+    compiled = any(package.from_source for package in recipe.stack.values())
     return {
         "debian": {
             "suite": recipe.base.debian,

@@ -35,7 +35,7 @@ COMPILER_PARTS = ("cccl", "crt", "cudart", "nvcc", "nvvm")
 
 def built_packages(recipe: Recipe) -> tuple[str, ...]:
     """Return the packages of the stack that are made from source here, and so come from no index."""
-    return tuple(sorted(canonicalize_name(name) for name, package in recipe.stack.items() if _is_built(package)))
+    return tuple(sorted(canonicalize_name(name) for name, package in recipe.stack.items() if package.from_source))
 
 
 def requirements_of(recipe: Recipe, folder: Path) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def requirements_of(recipe: Recipe, folder: Path) -> tuple[str, ...]:
     built = built_packages(recipe)
     lines: set[str] = set()
     for name, package in recipe.stack.items():
-        lines.update(_dependencies(name, package, folder) if _is_built(package) else (_pin(name, package),))
+        lines.update(_dependencies(name, package, folder) if package.from_source else (_pin(name, package),))
     return tuple(sorted(line for line in lines if canonicalize_name(Requirement(line).name) not in built))
 
 
@@ -56,8 +56,8 @@ def toolchain_requirements(recipe: Recipe, folder: Path) -> tuple[str, ...]:
 
     A build requirement that the stack pins takes the stack's version, so that it is compiled against what will run.
     """
-    built = {name: package for name, package in recipe.stack.items() if _is_built(package)}
-    pins = {canonicalize_name(name): _pin(name, p) for name, p in recipe.stack.items() if not _is_built(p)}
+    built = {name: package for name, package in recipe.stack.items() if package.from_source}
+    pins = {canonicalize_name(name): _pin(name, p) for name, p in recipe.stack.items() if not p.from_source}
     lines = {*_tools(recipe)}
     for name, package in built.items():
         for line in _build_requirements(name, package, folder):
@@ -159,10 +159,6 @@ def _chosen(question: Question, previous: bytes, store: Store, settings: Setting
         if widened == question.overrides:
             return chosen
         question = replace(question, overrides=widened)
-
-
-def _is_built(package: Package) -> bool:
-    return package.version is None or package.build is not None
 
 
 def _pin(name: str, package: Package) -> str:

@@ -152,6 +152,11 @@ class Package(Document):
             raise ValueError("`patches` change the source, so the package needs a `build` section")
         return self
 
+    @property
+    def from_source(self) -> bool:
+        """Whether the package is compiled here instead of fetched as a wheel."""
+        return self.version is None or self.build is not None
+
 
 class Override(Document):
     """A requirement of some package overruled, and why."""

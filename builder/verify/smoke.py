@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import builder.verify
-from builder import fatbin
 from builder.document import key_of, sha256_file, tree_digest
 from builder.verify.verdict import Check, Verdict, judge
 
@@ -40,7 +39,9 @@ class Subject:
 
 def suite_digest() -> str:
     """Return the digest of the checks themselves: a changed check makes every older verdict stale."""
-    return key_of([tree_digest(Path(builder.verify.__file__).parent), sha256_file(Path(fatbin.__file__))])
+    checks = Path(builder.verify.__file__).parent
+    ground = (checks.parent / "elf.py", checks.parent / "fatbin.py")
+    return key_of([tree_digest(checks), *(sha256_file(path) for path in ground)])
 
 
 def smoke_image(
