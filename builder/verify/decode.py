@@ -162,7 +162,9 @@ def _transformers(report: DecodeReport) -> str:
 
 def _figures(report: DecodeReport) -> Figures:
     """Return how long the phases took, what they needed, and what exactly was proven."""
-    figures: Figures = {f"{phase}_seconds": seconds for phase, seconds in report.seconds.items() if phase != "start"}
+    figures: Figures = {
+        f"{phase}_seconds": seconds for phase, seconds in report.seconds.items() if phase not in ("start", "done")
+    }
     figures |= {f"{package}_version": version for package, version in report.versions.items()}
     return figures | {
         "phase": report.phase,

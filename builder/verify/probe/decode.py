@@ -73,7 +73,8 @@ class Report:
         }
 
     def close(self) -> None:
-        """Print the report as one line of JSON."""
+        """Print the report as one line of JSON, with the time of the phase that was reached."""
+        self.enter(self.values["phase"])
         self.values["versions"] = _versions()
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self.values["peak_memory_mib"] = round(peak_kib / 1024, 1)

@@ -110,8 +110,6 @@ GPU = Preset(
 )
 """The sizes that GPU kernels hard-code (latent 512 + 64, index heads of 128, top-2048), everything else tiny."""
 
-PRESETS = {preset.name: preset for preset in (SMALL, GPU)}
-
 
 def model_config(preset: Preset) -> dict[str, Any]:
     """Return config.json without its quantisation part.
