@@ -47,6 +47,11 @@ GOOD: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return Store(tmp_path_factory.mktemp("store"))
+
+
 def answer(report: dict[str, Any] | None, ended: Exit | None = None) -> ProbeAnswer:
     return ProbeAnswer(report=report, exit=ended or Exit(code=0), tail=("load ...",))
 
@@ -186,8 +191,7 @@ def test_a_probe_that_ended_without_a_report_says_how(ended: Exit, words: str) -
     assert check.evidence == ("load ...",)
 
 
-def test_the_probe_gets_the_checkpoint_and_the_requests_but_not_the_answers(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_the_probe_gets_the_checkpoint_and_the_requests_but_not_the_answers(store: Store) -> None:
     engine = FakeEngine(answer=lambda _job: Exit(code=0, stdout=b"no report"))
     check = cpu_decode(engine, image="sha256:1", store=store, memory=1 << 31, timeout=60.0)
     assert check.outcome == "failed"
@@ -209,13 +213,12 @@ def test_the_probe_gets_the_checkpoint_and_the_requests_but_not_the_answers(tmp_
     assert [entry["new_tokens"] for entry in request["requests"]] == [SMALL.new_tokens, SMALL.second_new_tokens]
 
 
-def test_a_right_report_from_the_engine_passes(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_a_right_report_from_the_engine_passes(store: Store) -> None:
     lines: list[str] = []
 
     def stack(job: ContainerRun) -> Exit:
         """Answer with the expected tokens and margins, as the store's own record has them."""
-        (record,) = (tmp_path / "results" / "tiny-model").iterdir()
+        (record,) = (store.root / "results" / "tiny-model").iterdir()
         model = TinyModel.from_json(record.read_bytes(), source="record")
         answers = [
             {"tokens": list(e.tokens), "margins": [e.min_margin] + [_rest(e)] * (len(e.tokens) - 1)}
