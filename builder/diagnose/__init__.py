@@ -2,5 +2,18 @@
 
 from builder.diagnose.diagnosing import diagnose, diagnose_files
 from builder.diagnose.model import Cause, Diagnosis, Edit, Evidence, Facts, Failure, Misleading
+from builder.diagnose.report import explain, render
 
-__all__ = ["Cause", "Diagnosis", "Edit", "Evidence", "Facts", "Failure", "Misleading", "diagnose", "diagnose_files"]
+__all__ = [
+    "Cause",
+    "Diagnosis",
+    "Edit",
+    "Evidence",
+    "Facts",
+    "Failure",
+    "Misleading",
+    "diagnose",
+    "diagnose_files",
+    "explain",
+    "render",
+]

@@ -8,7 +8,7 @@ from builder.diagnose.conditions import Scene
 from builder.diagnose.facts import gather_facts
 from builder.diagnose.judgement import causes_of, evidence_of, is_mild, suspects, unknown_cause
 from builder.diagnose.knowledge import knowledge_with
-from builder.diagnose.model import Diagnosis, Failure, Misleading
+from builder.diagnose.model import UNKNOWN, Diagnosis, Failure, Misleading
 from builder.diagnose.observe import observe
 from builder.diagnose.reader import log_of, open_log
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.diagnose.judgement import Suspect
-    from builder.diagnose.model import Cause, Evidence
+    from builder.diagnose.model import Cause, Evidence, Phase
     from builder.diagnose.observe import Hit
     from builder.diagnose.reader import Log, Readable
     from builder.lock.model import Lock
@@ -68,15 +68,17 @@ def _diagnose(
     scene = Scene(seen=seen, known=known, knowledge=knowledge)
     several = len(logs) > 1
     found = suspects(scene)
-    causes = tuple(causes_of(found, recipe, several=several))
+    deceptive = tuple(_deceptive(scene, {suspect.finding.kind for suspect in found} or {UNKNOWN}))
+    misleading = frozenset(hit.order for hit, _, always in deceptive if not always)
+    causes = tuple(causes_of(found, recipe, misleading=misleading, several=several))
     if not causes:
         unknown = unknown_cause(scene, several=several)
         causes = (unknown,) if unknown is not None else ()
-    first = _first(scene, found) if causes else None
+    first = _first(scene, found, misleading) if causes else None
     return Diagnosis(
         phase=_phase(scene, found, first),
         causes=causes,
-        misleading=tuple(_misleading(scene, causes))[:MOST_MISLEADING],
+        misleading=tuple(_misleading(deceptive, causes)),
         first=None if first is None else _failure(first),
         consequences=tuple(_consequences(scene, first, several=several)),
         facts=known.facts,
@@ -84,16 +86,17 @@ def _diagnose(
     )
 
 
-def _phase(scene: Scene, found: list[Suspect], first: Hit | None) -> str:
+def _phase(scene: Scene, found: list[Suspect], first: Hit | None) -> Phase:
     if found:
         return found[0].phase
     return scene.seen.phase if first is None else first.phase
 
 
-def _first(scene: Scene, found: list[Suspect]) -> Hit | None:
+def _first(scene: Scene, found: list[Suspect], misleading: frozenset[int]) -> Hit | None:
     """Return the first failure in time: by the clock of the log where lines have one, else by their order."""
     hits = [hit for hit in scene.seen.salient if not is_mild(hit, scene)]
-    hits += [hit for suspect in found for hit in suspect.shown]
+    hits += [hit for suspect in found[:1] for hit in suspect.failure]
+    hits = [hit for hit in hits if hit.order not in misleading] or hits
     hits.sort(key=lambda hit: hit.order)
     timed = [hit for hit in hits if hit.line.time is not None]
     if hits and hits[0].line.time is not None:
@@ -115,18 +118,23 @@ def _consequences(scene: Scene, first: Hit | None, *, several: bool) -> Iterator
             yield evidence_of(hit, several=several)
 
 
-def _misleading(scene: Scene, causes: tuple[Cause, ...]) -> Iterator[Misleading]:
-    """Yield the lines that look guilty of this failure and are not; nothing where nothing failed."""
-    if not causes:
-        return
-    kinds = {cause.kind for cause in causes}
-    accusing = {evidence.line for cause in causes[:1] for evidence in cause.evidence}
+def _deceptive(scene: Scene, kinds: set[str]) -> Iterator[tuple[Hit, str, bool]]:
+    """Yield lines that look guilty of such failures, why they are not, and whether they are evidence all the same."""
     for file in scene.knowledge.files:
         for deceptive in file.misleading:
-            if deceptive.with_ and not kinds.intersection(deceptive.with_):
-                continue
-            for hit in scene.seen.hits(scene.knowledge.expand(deceptive.lines))[:1]:
-                if hit.line.number not in accusing or deceptive.always:
-                    yield Misleading(line=hit.line.number, text=hit.line.shown, why=deceptive.why)
+            if not deceptive.with_ or kinds.intersection(deceptive.with_):
+                for hit in scene.seen.hits(scene.knowledge.expand(deceptive.lines))[:1]:
+                    yield hit, deceptive.why, deceptive.always
     for late in scene.seen.frames[:2]:
-        yield Misleading(line=late.frame.line.number, text=late.frame.line.shown, why=_FRAME)
+        yield late.frame, _FRAME, False
+
+
+def _misleading(deceptive: tuple[tuple[Hit, str, bool], ...], causes: tuple[Cause, ...]) -> Iterator[Misleading]:
+    """Yield the misleading lines by line number, each once; none where nothing failed."""
+    accusing = {evidence.line for cause in causes[:1] for evidence in cause.evidence}
+    shown: set[int] = set()
+    for hit, why, always in sorted(deceptive, key=lambda entry: entry[0].order) if causes else ():
+        number = hit.line.number
+        if hit.order not in shown and (always or number not in accusing) and len(shown) < MOST_MISLEADING:
+            shown.add(hit.order)
+            yield Misleading(line=number, text=hit.line.shown, why=why)

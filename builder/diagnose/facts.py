@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from builder.lock.model import Lock
     from builder.recipe.model import Recipe
 
-_ASSIGNMENT = re.compile(r"\b([a-z][a-z0-9_]{2,60})'?[=:] ?(?:'([^']{0,200})'|\"([^\"]{0,200})\"|(True|False|None|-?\d+(?:\.\d+)?)\b)")
+_ASSIGNMENT = re.compile(
+    r"\b([a-z][a-z0-9_]{2,60})'?[=:] ?(?:'([^']{0,200})'|\"([^\"]{0,200})\"|(True|False|None|-?\d+(?:\.\d+)?)\b)"
+)
 _OPTION = re.compile(r"--([a-z][a-z0-9-]{2,60})[= ]([^\s'\"-][^\s'\"]{0,200})")
-_SUGGESTED = re.compile(r"\b(?:set|use|try|passing|with|setting|consider|via|using|define|or|and|e\.g\.)\s+['\"`]?$", re.IGNORECASE)
+_SUGGESTED = re.compile(
+    r"\b(?:set|use|try|passing|with|setting|consider|via|using|define|or|and|e\.g\.)\s+['\"`]?$", re.IGNORECASE
+)
 _WORDS: Mapping[str, Value | None] = {"True": True, "False": False, "None": None}
 
 
@@ -60,7 +64,7 @@ def gather_facts(
 
 def _from_log(got: _Gathering, seen: Observation, knowledge: Knowledge) -> None:
     for hit in seen.setting_lines:
-        for name, value in _settings(hit.line.shown):
+        for name, value in _settings(hit.line.text):
             got.settings[name] = value
             got.origins[f"setting:{name}"] = hit
     for file in knowledge.files:
@@ -82,7 +86,7 @@ def _environment(got: _Gathering, seen: Observation, names: Iterable[str]) -> No
     """Take variables from lines that set them, not from those that only propose it."""
     for name in names:
         for hit in seen.hits((environment_pattern(name),)):
-            before, _, after = hit.line.shown.partition(f"{name}=")
+            before, _, after = hit.line.text.partition(f"{name}=")
             value = re.match(r"['\"]?([\w./:+-]{0,120})", after)
             if value and not _SUGGESTED.search(before[-20:]):
                 got.env[name] = value[1]
@@ -90,7 +94,7 @@ def _environment(got: _Gathering, seen: Observation, names: Iterable[str]) -> No
 
 
 def _settings(text: str) -> Iterator[tuple[str, Value]]:
-    """Yield settings from the spellings of servers: `kv_cache_dtype='auto'`, `'dtype': 'x'`, `--kv-cache-dtype auto`."""
+    """Yield settings as servers spell them: `kv_cache_dtype='auto'`, `'dtype': 'x'`, `--kv-cache-dtype auto`."""
     for found in _ASSIGNMENT.finditer(text):
         name = found[1].replace("_", "-")
         if found[4] is None:

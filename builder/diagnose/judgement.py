@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST = 0.97
 NOT_FIRST = 0.7
-LEAST = 0.15
+LEAST = 0.25
 NEARLY = 0.1
 NOT_KNOWN = 0.3
 EVIDENCE_SHOWN = 8
@@ -34,23 +34,24 @@ _UNKNOWN_REMEDY = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspect:
-    """A finding that fits: how likely, which lines show it (in the order of the log), and what speaks for it in words."""
+    """A finding that fits: how likely, its failure (first condition), all its lines, what speaks for it in words."""
 
     finding: Finding
     confidence: float
+    failure: tuple[Hit, ...]
     hits: tuple[Hit, ...]
     shown: tuple[Hit, ...]
     because: tuple[str, ...]
 
     @property
     def begins(self) -> int:
-        """Where in the log its first own line stands."""
-        return min(hit.order for hit in self.shown)
+        """Where in the log its failure stands."""
+        return self.failure[0].order
 
     @property
     def phase(self) -> Phase:
-        """The phase that the log had reached at its last own line, and at least the one that the finding names."""
-        reached = max((hit.phase for hit in self.shown), key=PHASES.index)
+        """The phase that the log had reached at its failure, and at least the one that the finding names."""
+        reached = self.failure[0].phase
         own = self.finding.phase
         if own in _BUILDING and reached in _BUILDING:
             return own
@@ -82,13 +83,14 @@ def _weigh(finding: Finding, scene: Scene) -> Suspect | None:
     shown = tuple(
         hit for condition, part in zip(finding.all, held, strict=True) if condition.lines for hit in part.hits
     )
-    if confidence < LEAST or not shown:
+    if confidence < LEAST:
         return None
     every = [hit for part in (*held, *helped) for hit in part.hits]
     facts = tuple(text for part in (*held, *helped) for text in part.facts)
     return Suspect(
         finding=finding,
         confidence=round(confidence, 2),
+        failure=held[0].hits,
         hits=_in_order(every),
         shown=shown,
         because=facts + because,
@@ -128,11 +130,11 @@ def is_mild(hit: Hit, scene: Scene) -> bool:
 
 
 def _outlived(hit: Hit, scene: Scene) -> bool:
-    """Whether the same life of the server came to serve after this line, or a person had stopped it before."""
+    """Whether the server came to serve after this line, in this life or a later one, or was stopped before it."""
     seen = scene.seen
     if seen.first_stopped is not None and hit.order > seen.first_stopped and hit.life == seen.stopped_life:
         return True
-    return not hit.serving and hit.life in seen.ready_lives
+    return not hit.serving and any(life >= hit.life for life in seen.ready_lives)
 
 
 def _without_tails(found: list[Suspect]) -> list[Suspect]:
@@ -157,8 +159,10 @@ def _in_order(hits: Iterable[Hit]) -> tuple[Hit, ...]:
     return tuple(sorted(by_line.values(), key=lambda hit: hit.order))
 
 
-def causes_of(found: list[Suspect], recipe: Recipe | None, *, several: bool) -> Iterator[Cause]:
-    """Yield the causes; a class other than the first one's is never sure."""
+def causes_of(
+    found: list[Suspect], recipe: Recipe | None, *, misleading: frozenset[int], several: bool
+) -> Iterator[Cause]:
+    """Yield the causes; a class other than the first one's is never sure, and misleading lines are no evidence."""
     for suspect in found:
         confidence = suspect.confidence
         if suspect.finding.kind != found[0].finding.kind:
@@ -167,7 +171,7 @@ def causes_of(found: list[Suspect], recipe: Recipe | None, *, several: bool) -> 
         yield Cause(
             kind=finding.kind,
             confidence=confidence,
-            evidence=tuple(evidence_of(hit, several=several) for hit in suspect.hits[:EVIDENCE_SHOWN]),
+            evidence=tuple(evidence_of(hit, several=several) for hit in _shown(suspect, misleading)),
             remedy=finding.remedy,
             edits=tuple(edit for edit in _edits(suspect, found) if _changes(edit, recipe)),
             finding=finding.name,
@@ -175,6 +179,15 @@ def causes_of(found: list[Suspect], recipe: Recipe | None, *, several: bool) -> 
             because=suspect.because,
             sources=finding.sources,
         )
+
+
+def _shown(suspect: Suspect, misleading: frozenset[int]) -> tuple[Hit, ...]:
+    """Return the evidence to show: without misleading lines, and never without the finding's own."""
+    own = {hit.order for hit in suspect.shown}
+    kept = [hit for hit in suspect.hits if hit.order not in misleading]
+    first = [hit for hit in kept if hit.order in own] or list(suspect.shown)
+    other = [hit for hit in kept if hit.order not in own]
+    return _in_order([*first[:EVIDENCE_SHOWN], *other[: max(0, EVIDENCE_SHOWN - len(first))]])
 
 
 def _edits(suspect: Suspect, found: list[Suspect]) -> Iterator[Edit]:
@@ -194,14 +207,22 @@ def _changes(edit: Edit, recipe: Recipe | None) -> bool:
         return True
     part, _, rest = edit.path.partition(".")
     if part == "stack":
-        name = rest.rpartition(".")[0]
-        package = recipe.stack.get(name)
-        return package is None or (package.version is not None and package.version != edit.value)
+        return _changes_stack(rest, edit, recipe)
     if part == "serve" and recipe.serve is not None:
         group, _, name = rest.partition(".")
         held = recipe.serve.args if group == "args" else recipe.serve.env
         return str(held.get(name)).lower() != str(edit.value).lower()
-    return True
+    if part == "base":
+        return recipe.base.debian not in (None, edit.value)
+    return part != "cuda" or recipe.cuda != edit.value
+
+
+def _changes_stack(place: str, edit: Edit, recipe: Recipe) -> bool:
+    name, _, build = place.partition(".build.")
+    if build:
+        return name in recipe.stack
+    package = recipe.stack.get(place.removesuffix(".version"))
+    return package is None or (package.version is not None and package.version != edit.value)
 
 
 def unknown_cause(scene: Scene, *, several: bool) -> Cause | None:

@@ -6,20 +6,23 @@ import json
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import ValidationError
 
-from builder.diagnose.pattern import Pattern
+from builder.diagnose.pattern import pattern_of
 from builder.diagnose.schema import Condition, Finding, KnowledgeFile
 from builder.errors import InvalidDocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
+    from builder.diagnose.pattern import Pattern
     from builder.diagnose.schema import ClassAbout
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ class Knowledge:
     @cached_property
     def patterns(self) -> Mapping[str, Pattern]:
         """Every pattern that is used anywhere, by its source."""
-        return {line: Pattern(line) for line in sorted(set(self._lines()))}
+        return {line: pattern_of(line) for line in sorted(set(self._lines()))}
 
     @cached_property
     def by_anchor(self) -> Mapping[bytes, tuple[str, ...]]:
@@ -59,7 +62,7 @@ class Knowledge:
 
     def expand(self, lines: Iterable[str]) -> tuple[str, ...]:
         """Return patterns with every `@name` replaced by the patterns of that signal."""
-        found = []
+        found: list[str] = []
         for line in lines:
             found += self.signals[line[1:]] if line.startswith("@") else (line,)
         return tuple(found)
@@ -84,7 +87,12 @@ def _groups(file: KnowledgeFile) -> Iterator[tuple[str, ...]]:
         for entry in part:
             yield entry.lines
     yield from (file.starts, file.ready, file.alive, file.built, file.stopped, file.failures, file.consequences)
-    yield from (file.frames, file.asynchronous, file.setting_lines, tuple(environment_pattern(name) for name in file.env))
+    yield from (
+        file.frames,
+        file.asynchronous,
+        file.setting_lines,
+        tuple(environment_pattern(name) for name in file.env),
+    )
 
 
 def environment_pattern(name: str) -> str:
@@ -114,7 +122,8 @@ def knowledge_with(findings: Path | None) -> Knowledge:
 
 def _parse(text: str, *, source: str) -> KnowledgeFile:
     try:
-        return KnowledgeFile.model_validate_json(json.dumps(yaml.safe_load(text) or {}))
+        data = yaml.load(text, Loader=_LOADER)  # noqa: S506 - one of yaml's safe loaders
+        return KnowledgeFile.model_validate_json(json.dumps(data or {}))
     except yaml.YAMLError as error:
         raise InvalidDocumentError(f"{source}: not YAML: {error}") from None
     except ValidationError as error:

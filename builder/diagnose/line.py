@@ -31,15 +31,20 @@ _MILD = re.compile(r"(?<!NCCL )\b(?:TRACE|DEBUG|INFO|WARNING|WARN)\b|\b[A-Za-z]{
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line that may matter: its number from 1, the text to show, the folded text to match, where it comes from."""
+    """A line that may matter: its number from 1, its text, the folded text to match, where it comes from."""
 
     number: int
-    shown: str
+    text: str
     folded: str
     rank: str | None
     time: str | None
     mild: bool
     log: str
+
+    @property
+    def shown(self) -> str:
+        """The text as evidence shows it."""
+        return self.text[:SHOWN]
 
 
 def parse_line(number: int, raw: bytes, *, log: str) -> LogLine:
@@ -49,7 +54,7 @@ def parse_line(number: int, raw: bytes, *, log: str) -> LogLine:
     time = _TIME.search(head)
     return LogLine(
         number=number,
-        shown=text[:SHOWN],
+        text=text,
         folded=fold(_without_prefix(text)),
         rank=rank_of(head),
         time=time[0] if time else None,

@@ -48,7 +48,7 @@ class Edit(Document):
     """A change to the recipe: a dotted path into it (`serve.args.kv-cache-dtype`), the new value, the reason."""
 
     path: Annotated[str, Field(pattern=r"^[a-z]+(\.[A-Za-z0-9_.+-]+)*$")]
-    value: Value
+    value: Value | tuple[str, ...]
     reason: str = ""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from builder.diagnose.line import LogLine, parse_line
 from builder.diagnose.model import Phase
 from builder.diagnose.reader import Log, blocks
-from builder.diagnose.sieve import Sieve
+from builder.diagnose.sieve import Candidate, Sieve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -85,8 +85,8 @@ class Observation:
 
     def last(self, sources: Iterable[str]) -> Hit | None:
         """Return the last line that matched any of the patterns."""
-        found = [tally.last for source in sources if (tally := self._of(source)).last is not None]
-        return max((hit for hit in found if hit is not None), key=lambda hit: hit.order, default=None)
+        found = [hit for source in sources if (hit := self._of(source).last) is not None]
+        return max(found, key=lambda hit: hit.order, default=None)
 
     def is_at_end(self, hit: Hit) -> bool:
         """Whether hardly anything follows a line."""
@@ -113,7 +113,14 @@ class _Observer:
         self._sieve = Sieve(knowledge.by_anchor)
         self._roles = _roles(knowledge)
         self._markers = {
-            line: marker.phase for file in knowledge.files for marker in file.markers for line in knowledge.expand(marker.lines)
+            line: marker.phase
+            for file in knowledge.files
+            for marker in file.markers
+            for line in knowledge.expand(marker.lines)
+        }
+        self._literals = {
+            anchor: tuple((source, knowledge.patterns[source].literals) for source in sources)
+            for anchor, sources in knowledge.by_anchor.items()
         }
         self._life = 0
         self._serving = False
@@ -128,16 +135,31 @@ class _Observer:
         begun = self.seen.lines
         for block in blocks(log):
             for candidate in self._sieve.candidates(block):
-                line = parse_line(number + candidate.line, candidate.text, log=log.name)
-                self._look(line, candidate.anchors, begun + line.number)
+                if self._quiet.issuperset(candidate.anchors):
+                    continue
+                sources = self._worth(candidate)
+                if sources:
+                    line = parse_line(number + candidate.line, candidate.text, log=log.name)
+                    self._look(line, sources, begun + line.number)
             number += block.count(b"\n")
-            self._tune()
         self.seen.lines = begun + number - 1
 
-    def _look(self, line: LogLine, anchors: Iterable[bytes], order: int) -> None:
-        sources = sorted({source for anchor in anchors for source in self._knowledge.by_anchor[anchor]})
+    def _worth(self, candidate: Candidate) -> list[str]:
+        """Return the patterns of a line's anchors of which a whole literal is in the line."""
+        text = candidate.text.lower() + b"\n"
+        index = self._literals
+        return [
+            source
+            for anchor in candidate.anchors
+            for source, literals in index[anchor]
+            if any(literal in text for literal in literals)
+        ]
+
+    def _look(self, line: LogLine, sources: Iterable[str], order: int) -> None:
         matches = [
-            (source, holes) for source in sources if (holes := self._knowledge.patterns[source].match(line.folded)) is not None
+            (source, holes)
+            for source in sorted(set(sources))
+            if (holes := self._knowledge.patterns[source].match(line.folded)) is not None
         ]
         roles = {role for source, _ in matches for role in self._roles.get(source, ())}
         self._begin(roles)
@@ -150,7 +172,7 @@ class _Observer:
             self._note(roles, Hit(line, matches[0][1], self.seen.phase, self._life, order, self._serving))
 
     def _begin(self, roles: set[Role]) -> None:
-        """A new life of the server starts: its phase is unknown again."""
+        """Begin a new life of the server: its phase is unknown again."""
         if "starts" not in roles:
             return
         if self._serving or self.seen.phase != "unknown":
@@ -183,8 +205,9 @@ class _Observer:
         tally.last = hit
         if tally.in_life <= KEPT and len(tally.hits) < KEPT * MOST_LIVES:
             tally.hits.append(hit)
-        if tally.in_life >= (MOST_FRAMES if "frames" in self._roles.get(source, ()) else ENOUGH):
+        if tally.in_life == (MOST_FRAMES if "frames" in self._roles.get(source, ()) else ENOUGH):
             self._full.add(source)
+            self._tune()
 
     def _note(self, roles: set[Role], hit: Hit) -> None:
         """Remember what a line means for the lines before and after it."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import resources
 
 ANCHOR = 7
+WORD = 4
 MAX_ALTERNATIVES = 96
 
 _HOLES = {
@@ -21,7 +24,7 @@ _HOLES = {
     "edge": r"\b",
 }
 _TOKEN = re.compile(r"\\(?P<escaped>.)|\{(?:(?P<name>[a-z_]+):)?(?P<hole>[a-z]+)\}|<(?P<choice>[^<>]*)>|(?P<gap>\*)")
-_QUOTES = str.maketrans({"‘": "'", "’": "'", "`": "'", "“": '"', "”": '"', "\u00a0": " ", "×": "x"})
+_QUOTES = str.maketrans({0x2018: "'", 0x2019: "'", 0x60: "'", 0x201C: '"', 0x201D: '"', 0xA0: " ", 0xD7: "x"})
 _ANCHORABLE = re.compile(r"[\n!#-&(-_a-z{-~ ]{7,}")
 
 
@@ -36,15 +39,15 @@ def fold(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A run without gaps: found as a plain string where it has no holes."""
+    """A run without gaps: a plain string, or an expression where it has holes."""
 
-    literal: str | None
-    regex: re.Pattern[str]
+    text: str
+    regex: re.Pattern[str] | None
 
     def find(self, text: str, start: int) -> tuple[int, dict[str, str]] | None:
-        if self.literal is not None:
-            at = text.find(self.literal, start)
-            return None if at < 0 else (at + len(self.literal), {})
+        if self.regex is None:
+            at = text.find(self.text, start)
+            return None if at < 0 else (at + len(self.text), {})
         found = self.regex.search(text, start)
         return None if found is None else (found.end(), found.groupdict())
 
@@ -69,10 +72,10 @@ class _Sequence:
 
 
 class Pattern:
-    """A compiled pattern.
+    r"""A compiled pattern.
 
     `*` is a gap, `<a|b|>` a choice, `{int}` or `{name:int}` a hole (int num hex word path text version edge), `^` and
-    `$` the ends of the line, `\\` takes the next character as it is. Leftmost pieces are taken first and a hole is
+    `$` the ends of the line, `\` takes the next character as it is. Leftmost pieces are taken first and a hole is
     bounded, so the time is linear in the length of the line.
     """
 
@@ -90,13 +93,19 @@ class Pattern:
 
     @cached_property
     def anchors(self) -> frozenset[bytes]:
-        """Bytes of which at least one is in every line that matches (7 each, lower case, a newline for a line's end)."""
+        """Bytes (7 each, lower case, a newline at a line's end) of which every line that matches holds one."""
         return frozenset(self._anchor(sequence).encode() for sequence in self._sequences)
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
         """The regular expressions inside, for the check that none of them can run away."""
-        return tuple(piece.regex.pattern for sequence in self._sequences for piece in sequence.pieces)
+        found = (piece.regex for sequence in self._sequences for piece in sequence.pieces)
+        return tuple(regex.pattern for regex in found if regex is not None)
+
+    @cached_property
+    def literals(self) -> tuple[bytes, ...]:
+        """For each spelling the longest bytes that a line must contain, in lower case."""
+        return tuple(max(sequence.anchors, key=len).encode() for sequence in self._sequences)
 
     def _anchor(self, sequence: _Sequence) -> str:
         windows = [text[at : at + ANCHOR] for text in sequence.anchors for at in range(len(text) - ANCHOR + 1)]
@@ -105,9 +114,25 @@ class Pattern:
         return min(windows, key=_commonness)
 
 
-def _commonness(window: str) -> tuple[int, str]:
-    """Rank a window by how often its characters occur in any log: letters of rare words first."""
-    return sum(" etaoinsrl0123456789:./_-".find(char) >= 0 for char in window), window
+@cache
+def pattern_of(source: str) -> Pattern:
+    """Return the compiled pattern of a source; raise PatternError if it cannot be used."""
+    pattern = Pattern(source)
+    _ = pattern.anchors
+    return pattern
+
+
+@cache
+def _ordinary(width: int) -> Counter[str]:
+    """Return how often each run of `width` characters is in lines as healthy servers and builds write them."""
+    text = (resources.files("builder.diagnose") / "knowledge" / "ordinary.txt").read_text("utf-8").lower()
+    return Counter(text[at : at + width] for at in range(len(text) - width + 1))
+
+
+def _commonness(window: str) -> tuple[int, int, str]:
+    """Rank a window: first those that ordinary lines do not hold, then those whose words of four they hold least."""
+    words = sum(_ordinary(WORD)[window[at : at + WORD]] for at in range(ANCHOR - WORD + 1))
+    return _ordinary(ANCHOR)[window], words, window
 
 
 def _expand(source: str) -> list[str]:
@@ -120,7 +145,9 @@ def _expand(source: str) -> list[str]:
         parts += [[source[end : token.start()]], token["choice"].split("|")]
         end = token.end()
     parts.append([source[end:]])
-    spellings = ["".join(combination) for combination in itertools.islice(itertools.product(*parts), MAX_ALTERNATIVES + 1)]
+    spellings = [
+        "".join(combination) for combination in itertools.islice(itertools.product(*parts), MAX_ALTERNATIVES + 1)
+    ]
     if len(spellings) > MAX_ALTERNATIVES:
         raise PatternError(f"{source!r}: more than {MAX_ALTERNATIVES} combinations of choices")
     return spellings
@@ -173,9 +200,10 @@ def _line_ends(runs: list[list[tuple[str, str]]]) -> None:
 
 
 def _piece(run: list[tuple[str, str]]) -> _Piece:
+    if len(run) == 1 and run[0][0] == "text":
+        return _Piece(run[0][1], None)
     regex = "".join(re.escape(text) if kind == "text" else text for kind, text in run)
-    literal = run[0][1] if len(run) == 1 and run[0][0] == "text" else None
-    return _Piece(literal, re.compile(regex))
+    return _Piece(regex, re.compile(regex))
 
 
 def _anchors(run: list[tuple[str, str]]) -> list[str]:

@@ -7,7 +7,7 @@ import itertools
 import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol, runtime_checkable
 
 from isal import isal_zlib
 
@@ -23,6 +23,7 @@ _GZIP_WINDOW = 31
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-9;?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
 
 
+@runtime_checkable
 class Readable(Protocol):
     """A binary stream: an open file, standard input, the output of a container."""
 
@@ -50,7 +51,7 @@ def open_log(path: Path) -> Log:
 
 def log_of(lines: Readable | Iterable[str] | Iterable[bytes], *, name: str = "log") -> Log:
     """Return lines (with or without their newlines) or a binary stream as a log."""
-    if hasattr(lines, "read"):
+    if isinstance(lines, Readable):
         return Log(name=name, pieces=_pieces(lines))
     return Log(name=name, pieces=(_line_bytes(line) for line in lines))
 
@@ -103,7 +104,7 @@ def _gunzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while rest or len(data) == BLOCK:
             try:
                 data = unpacker.decompress(rest, BLOCK)
-            except isal_zlib.error:
+            except isal_zlib.error:  # type: ignore[misc]  # the stub does not say that it is an exception
                 return
             yield data
             rest = unpacker.unconsumed_tail

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import operator
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, Field, model_validator
 
 from builder.diagnose.model import ClassName, Confidence, Edit, Phase, Value
-from builder.diagnose.pattern import Pattern, PatternError
+from builder.diagnose.pattern import PatternError, pattern_of
 from builder.document import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SURE = 0.8
 
@@ -19,7 +22,7 @@ def _pattern(source: str) -> str:
     if source.startswith("@"):
         return source
     try:
-        _ = Pattern(source).anchors
+        pattern_of(source)
     except PatternError as error:
         raise ValueError(str(error)) from None
     return source
@@ -39,19 +42,23 @@ VersionCondition = Annotated[str, AfterValidator(_specifier)]
 Sentence = Annotated[str, Field(min_length=8)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 
-COMPARISONS = {
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "above": operator.gt,
     "below": operator.lt,
     "not": operator.ne,
     "same": operator.eq,
+    "double": lambda left, right: left == 2 * right or right == 2 * left,
 }
 
 
 class Comparison(Document):
-    """A number (or the major version, or the text) of one hole compared with another hole or a constant."""
+    """A number (or the major version, or the text) of one hole compared with another hole or a constant.
+
+    `double` holds if either is twice the other, as sizes are where two values share a byte.
+    """
 
     left: str
-    is_: Annotated[Literal["above", "below", "not", "same"], Field(alias="is")]
+    is_: Annotated[Literal["above", "below", "not", "same", "double"], Field(alias="is")]
     right: str | int
     by: Literal["number", "major", "text"] = "number"
 
@@ -59,8 +66,8 @@ class Comparison(Document):
 class Condition(Document):
     """Something that must hold; all parts that are given must hold, and an unknown fact does not.
 
-    `lines`: one of these patterns is in the log (`@name` stands for a named signal), with `where` comparing its holes.
-    `versions`, `settings`, `env`: facts of the log, the lock or the recipe. `capability`: compute capabilities by prefix.
+    `lines`: one of these patterns is in the log (`@name` stands for a named signal); `where` compares their holes.
+    `versions`, `settings`, `env`: facts of the log, the lock or the recipe. `capability`: by prefix, as `12.`.
     """
 
     lines: tuple[Line, ...] = ()
@@ -89,11 +96,11 @@ class Support(Condition):
 
 
 class Finding(Document):
-    """One known cause: the lines that show it, what speaks for and against it, what to do.
+    """One known cause: the lines that show it (the failure first), what speaks for and against it, what to do.
 
     `direct`: a line names the cause itself; else the confidence stays below 0.8. `tail`: the lines are often only the
     end of another failure, and count only where nothing else explains the log. `warned`: a mere warning is enough.
-    `survives`: a server that goes on serving does not disprove it. `refines`: the more general finding that it replaces.
+    `survives`: a server that goes on serving does not disprove it. `refines`: the general finding that it replaces.
     """
 
     name: Name
@@ -116,8 +123,8 @@ class Finding(Document):
 
     @model_validator(mode="after")
     def _has_lines(self) -> Finding:
-        if not any(condition.lines for condition in self.all):
-            raise ValueError(f"{self.name}: `all` needs lines: without a line of the log there is no failure to explain")
+        if not self.all[0].lines:
+            raise ValueError(f"{self.name}: the first condition of `all` needs lines: it is the failure to explain")
         return self
 
 

@@ -21,7 +21,7 @@ _CASE = np.uint32(0x20202020)
 _CASE8 = np.uint64(0x2020202020202020)
 _SEVEN = np.uint64((1 << (8 * ANCHOR)) - 1)
 _MARGIN = 8
-LONGEST_LINE = 1 << 16
+LONGEST_LINE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,58 @@
+"""The page docs/reference/diagnosis-classes.md, made from the knowledge: write it, or check that it is current."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.diagnose.knowledge import built_in
+from builder.document import write_atomic
+from builder.errors import InvalidDocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from builder.diagnose.knowledge import Knowledge
+
+_HEAD = (
+    "# Classes of failures",
+    "",
+    "What `envbuild diagnose` knows, made from `builder/diagnose/knowledge/*.yaml`.",
+    "`envbuild diagnose --explain CLASS` prints one class. `unknown` stands for failures that nothing here fits.",
+)
+
+
+def reference_page() -> str:
+    """Return the page as Markdown: every class with its findings, by name."""
+    return "\n".join(_lines(built_in())) + "\n"
+
+
+def write_reference(path: Path) -> None:
+    """Write the page."""
+    write_atomic(path, reference_page().encode())
+
+
+def check_reference(path: Path) -> None:
+    """Raise InvalidDocumentError if the page is not what the knowledge says now."""
+    if not path.is_file() or path.read_text("utf-8") != reference_page():
+        raise InvalidDocumentError(f"{path}: differs from the knowledge", remedy="write the reference pages again")
+
+
+def _lines(knowledge: Knowledge) -> Iterator[str]:
+    yield from _HEAD
+    for name in sorted(knowledge.classes):
+        about = knowledge.classes[name]
+        yield ""
+        yield f"## {name}"
+        yield ""
+        yield f"{about.title[0].upper()}{about.title[1:]}. {about.about}"
+        yield ""
+        yield "| Finding | Phase | Cause | Remedy |"
+        yield "|---|---|---|---|"
+        for finding in knowledge.findings:
+            if finding.kind == name:
+                yield f"| {finding.name} | {finding.phase} | {_cell(finding.cause)} | {_cell(finding.remedy)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
