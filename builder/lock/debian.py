@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # python3 does not bring.
 BASE_PACKAGES = ("ca-certificates", "libgomp1", "libstdc++6", "python3")
 
-# What nvcc and Python's extension modules need to compile. nvcc 13.1 takes host compilers up to gcc 15
-# (CUDA Installation Guide for Linux, "Host Compiler Support Policy"); bookworm has 12, trixie has 14.
+# What nvcc and Python's extension modules need to compile. torch's cpp_extension bounds gcc below 16 for CUDA 13.0 and
+# has no entry for 13.1; bookworm has gcc 12, trixie has 14.
 TOOLCHAIN_PACKAGES = ("binutils", "ccache", "g++", "gcc", "make", "python3-dev")
 
 _APT_FOLDERS = (
