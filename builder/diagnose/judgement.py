@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.diagnose.conditions import Held, holds
-from builder.diagnose.model import UNKNOWN, Cause, Edit, Evidence
-from builder.diagnose.observe import PHASES
+from builder.diagnose.model import PHASE_NAMES, UNKNOWN, Cause, Edit, Evidence
 from builder.diagnose.schema import SURE
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Suspect:
         own = self.finding.phase
         if own in _BUILDING and reached in _BUILDING:
             return own
-        return max(reached, own, key=PHASES.index)
+        return max(reached, own, key=PHASE_NAMES.index)
 
 
 def suspects(scene: Scene) -> list[Suspect]:

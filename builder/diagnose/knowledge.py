@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from builder.diagnose.pattern import pattern_of
-from builder.diagnose.schema import Condition, Finding, KnowledgeFile
+from builder.diagnose.schema import KnowledgeFile
 from builder.errors import InvalidDocumentError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.diagnose.pattern import Pattern
-    from builder.diagnose.schema import ClassAbout
+    from builder.diagnose.schema import ClassAbout, Finding
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -143,12 +143,13 @@ def _checked(files: tuple[KnowledgeFile, ...]) -> Knowledge:
             raise InvalidDocumentError(f"findings: {finding.name}: no class is called {finding.kind}")
         if finding.refines is not None and finding.refines not in names:
             raise InvalidDocumentError(f"findings: {finding.name}: refines {finding.refines}, which does not exist")
-        for condition in (*finding.all, *finding.unless, *finding.support):
-            _check_signals(knowledge, finding, condition)
+    for file in files:
+        _check_signals(knowledge, file)
     return knowledge
 
 
-def _check_signals(knowledge: Knowledge, finding: Finding, condition: Condition) -> None:
-    for line in condition.lines:
-        if line.startswith("@") and line[1:] not in knowledge.signals:
-            raise InvalidDocumentError(f"findings: {finding.name}: no signal is called {line}")
+def _check_signals(knowledge: Knowledge, file: KnowledgeFile) -> None:
+    for group in _groups(file):
+        for line in group:
+            if line.startswith("@") and line[1:] not in knowledge.signals:
+                raise InvalidDocumentError(f"findings: no signal is called {line}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
@@ -20,6 +20,7 @@ Phase = Literal[
     "prefill",
     "decode",
 ]
+PHASE_NAMES: tuple[Phase, ...] = get_args(Phase)
 Value = str | int | float | bool
 ClassName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
 Confidence = Annotated[float, Field(ge=0, le=1)]

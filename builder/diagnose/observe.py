@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from builder.diagnose.line import LogLine, parse_line
-from builder.diagnose.model import Phase
+from builder.diagnose.model import PHASE_NAMES, Phase
 from builder.diagnose.reader import Log, blocks
 from builder.diagnose.sieve import Candidate, Sieve
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from builder.diagnose.knowledge import Knowledge
 
-PHASES: tuple[Phase, ...] = get_args(Phase)
 Role = Literal["starts", "ready", "alive", "built", "stopped", "failures", "frames", "asynchronous", "setting_lines"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -146,7 +145,7 @@ class _Observer:
 
     def _worth(self, candidate: Candidate) -> list[str]:
         """Return the patterns of a line's anchors of which a whole literal is in the line."""
-        text = candidate.text.lower() + b"\n"
+        text = b" ".join(candidate.text.lower().split()) + b"\n"
         index = self._literals
         return [
             source
@@ -193,7 +192,7 @@ class _Observer:
             self._tune()
 
     def _advance(self, phase: Phase | None) -> None:
-        if phase is not None and PHASES.index(phase) > PHASES.index(self.seen.phase):
+        if phase is not None and PHASE_NAMES.index(phase) > PHASE_NAMES.index(self.seen.phase):
             self.seen.phase = phase
 
     def _count(self, source: str, hit: Hit) -> None:

@@ -129,10 +129,10 @@ def _ordinary(width: int) -> Counter[str]:
     return Counter(text[at : at + width] for at in range(len(text) - width + 1))
 
 
-def _commonness(window: str) -> tuple[int, int, str]:
-    """Rank a window: first those that ordinary lines do not hold, then those whose words of four they hold least."""
+def _commonness(window: str) -> tuple[bool, bool, int, str]:
+    """Rank a window: in no ordinary line, without spaces (of which there may be two), of words that are rare there."""
     words = sum(_ordinary(WORD)[window[at : at + WORD]] for at in range(ANCHOR - WORD + 1))
-    return _ordinary(ANCHOR)[window], words, window
+    return _ordinary(ANCHOR)[window] > 0, " " in window, words, window
 
 
 def _expand(source: str) -> list[str]:
