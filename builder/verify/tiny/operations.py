@@ -12,14 +12,19 @@ if TYPE_CHECKING:
 
 Mask = NDArray[np.bool_]
 
+WORTH_THREADS = 1 << 26
+"""Multiplications from which on threads pay; every product of the preset `small` is below."""
+
 
 def product(rows: Array, columns: Array) -> Array:
-    """Return rows @ columns^T for [..., k] and [n, k], in one thread and without a BLAS library.
+    """Return rows @ columns^T for [m, k] and [n, k]; small products in one thread, without a BLAS library.
 
-    A BLAS starts a thread for each core; on matrices this small they mostly wait for each other, and on a busy machine
-    they take minutes for what one thread does in a second.
+    A BLAS starts a thread for each core; on small matrices they mostly wait for each other, and on a busy machine they
+    take minutes for what one thread does in a second.
     """
-    result: Array = np.einsum("...k,nk->...n", rows, columns)
+    if rows.size * len(columns) > WORTH_THREADS:
+        return rows @ columns.T
+    result: Array = np.einsum("mk,nk->mn", rows, columns)
     return result
 
 
