@@ -2,6 +2,7 @@
 
 from builder.diagnose.diagnosing import diagnose, diagnose_files
 from builder.diagnose.model import Cause, Diagnosis, Edit, Evidence, Facts, Failure, Misleading
+from builder.diagnose.offering import offered_finding
 from builder.diagnose.report import explain, render
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "diagnose",
     "diagnose_files",
     "explain",
+    "offered_finding",
     "render",
 ]

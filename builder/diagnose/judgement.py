@@ -60,7 +60,7 @@ class Suspect:
 def suspects(scene: Scene) -> list[Suspect]:
     """Return every finding that fits the log, the likeliest first, general ones and mere tails left out."""
     found = [suspect for finding in scene.knowledge.findings if (suspect := _weigh(finding, scene)) is not None]
-    found = _without_tails(found)
+    found = _without_tails(found, scene)
     found = _without_generals(found)
     found.sort(key=lambda suspect: (-suspect.confidence, suspect.begins, suspect.finding.name))
     return found
@@ -136,10 +136,14 @@ def _outlived(hit: Hit, scene: Scene) -> bool:
     return not hit.serving and any(life >= hit.life for life in seen.ready_lives)
 
 
-def _without_tails(found: list[Suspect]) -> list[Suspect]:
-    """Leave out findings whose lines are only the end of a failure that something else explains."""
+def _without_tails(found: list[Suspect], scene: Scene) -> list[Suspect]:
+    """Leave out findings whose lines are only the end of a failure, explained by something else or not at all."""
     solid = [suspect for suspect in found if not suspect.finding.tail]
-    return solid or found
+    if solid or not found:
+        return solid
+    own = {hit.order for suspect in found for hit in suspect.shown}
+    earlier = [hit.order for hit in scene.seen.salient if hit.order not in own and _alarms(hit, scene)]
+    return [suspect for suspect in found if not earlier or suspect.begins < min(earlier)]
 
 
 def _without_generals(found: list[Suspect]) -> list[Suspect]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from builder.diagnose.pattern import fold
 
@@ -29,38 +30,44 @@ _MOST_PREFIXES = 8
 _MILD = re.compile(r"(?<!NCCL )\b(?:TRACE|DEBUG|INFO|WARNING|WARN)\b|\b[A-Za-z]{0,40}[Ww]arning:")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogLine:
-    """A line that may matter: its number from 1, its text, the folded text to match, where it comes from."""
+    """A line that may matter: its number from 1, its bytes, the log it is from; the rest is worked out on demand."""
 
     number: int
-    text: str
-    folded: str
-    rank: str | None
-    time: str | None
-    mild: bool
+    raw: bytes
     log: str
+
+    @cached_property
+    def text(self) -> str:
+        """The whole line; bytes that are not UTF-8 are replaced."""
+        return self.raw.decode("utf-8", "replace").strip()
 
     @property
     def shown(self) -> str:
         """The text as evidence shows it."""
         return self.text[:SHOWN]
 
+    @cached_property
+    def folded(self) -> str:
+        """The text as patterns see it, without what loggers put before it."""
+        return fold(_without_prefix(self.text))
 
-def parse_line(number: int, raw: bytes, *, log: str) -> LogLine:
-    """Take one line apart; bytes that are not UTF-8 are replaced."""
-    text = raw.decode("utf-8", "replace").strip()
-    head = text[:_HEAD]
-    time = _TIME.search(head)
-    return LogLine(
-        number=number,
-        text=text,
-        folded=fold(_without_prefix(text)),
-        rank=rank_of(head),
-        time=time[0] if time else None,
-        mild=_MILD.search(text[:SHOWN]) is not None,
-        log=log,
-    )
+    @cached_property
+    def rank(self) -> str | None:
+        """The rank that the line names, if any."""
+        return rank_of(self.text[:_HEAD])
+
+    @cached_property
+    def time(self) -> str | None:
+        """The time as the line writes it, if it has one."""
+        found = _TIME.search(self.text[:_HEAD])
+        return found[0] if found else None
+
+    @cached_property
+    def mild(self) -> bool:
+        """Whether the line is a warning or a note by its own level."""
+        return _MILD.search(self.shown) is not None
 
 
 def rank_of(head: str) -> str | None:

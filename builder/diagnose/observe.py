@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
-from builder.diagnose.line import LogLine, parse_line
+from builder.diagnose.line import LogLine
+from builder.diagnose.listening import Listener
 from builder.diagnose.model import PHASE_NAMES, Phase
 from builder.diagnose.reader import Log, blocks
-from builder.diagnose.sieve import Candidate, Sieve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 KEPT = 4
 ENOUGH = 32
-MOST_FRAMES = 4096
+MOST_FRAMES = 200
 MOST_LIVES = 64
 _FRAME_REACH = 80
 _LAST_LINES = 3
@@ -109,7 +109,7 @@ class _Observer:
     def __init__(self, knowledge: Knowledge) -> None:
         self.seen = Observation()
         self._knowledge = knowledge
-        self._sieve = Sieve(knowledge.by_anchor)
+        self._listener = Listener(knowledge.patterns)
         self._roles = _roles(knowledge)
         self._markers = {
             line: marker.phase
@@ -117,47 +117,27 @@ class _Observer:
             for marker in file.markers
             for line in knowledge.expand(marker.lines)
         }
-        self._literals = {
-            anchor: tuple((source, knowledge.patterns[source].literals) for source in sources)
-            for anchor, sources in knowledge.by_anchor.items()
-        }
+        self._after_failure = tuple(source for source, roles in self._roles.items() if roles & {"alive", "frames"})
         self._life = 0
         self._serving = False
         self._renewals = 0
         self._frame: Hit | None = None
-        self._full: set[str] = set()
-        self._quiet: frozenset[bytes] = frozenset()
 
     def read(self, log: Log) -> None:
         """Read one log; line numbers start again, the order goes on."""
         number = 1
         begun = self.seen.lines
         for block in blocks(log):
-            for candidate in self._sieve.candidates(block):
-                if self._quiet.issuperset(candidate.anchors):
-                    continue
-                sources = self._worth(candidate)
-                if sources:
-                    line = parse_line(number + candidate.line, candidate.text, log=log.name)
-                    self._look(line, sources, begun + line.number)
+            for candidate, sources in self._listener.candidates(block):
+                line = LogLine(number + candidate.line, candidate.text, log.name)
+                self._look(line, sources, begun + line.number)
             number += block.count(b"\n")
         self.seen.lines = begun + number - 1
-
-    def _worth(self, candidate: Candidate) -> list[str]:
-        """Return the patterns of a line's anchors of which a whole literal is in the line."""
-        text = b" ".join(candidate.text.lower().split()) + b"\n"
-        index = self._literals
-        return [
-            source
-            for anchor in candidate.anchors
-            for source, literals in index[anchor]
-            if any(literal in text for literal in literals)
-        ]
 
     def _look(self, line: LogLine, sources: Iterable[str], order: int) -> None:
         matches = [
             (source, holes)
-            for source in sorted(set(sources))
+            for source in sources
             if (holes := self._knowledge.patterns[source].match(line.folded)) is not None
         ]
         roles = {role for source, _ in matches for role in self._roles.get(source, ())}
@@ -181,15 +161,13 @@ class _Observer:
 
     def _renew(self) -> None:
         self._life += 1
-        self._listen(self._full)
+        self._listen(self._knowledge.patterns)
 
     def _listen(self, sources: Iterable[str]) -> None:
         """Listen again to patterns that had said enough; a bounded number of times."""
-        again = self._full.intersection(sources)
-        if again and self._renewals < MOST_LIVES:
+        if self._renewals < MOST_LIVES:
             self._renewals += 1
-            self._full -= again
-            self._tune()
+            self._listener.again(sources)
 
     def _advance(self, phase: Phase | None) -> None:
         if phase is not None and PHASE_NAMES.index(phase) > PHASE_NAMES.index(self.seen.phase):
@@ -197,7 +175,7 @@ class _Observer:
 
     def _count(self, source: str, hit: Hit) -> None:
         tally = self.seen.tallies.setdefault(source, _Tally())
-        if tally.life != hit.life:
+        if tally.life != hit.life and self._renewals < MOST_LIVES:
             tally.life, tally.in_life = hit.life, 0
         tally.count += 1
         tally.in_life += not (hit.line.mild and "failures" in self._roles.get(source, ()))
@@ -205,8 +183,7 @@ class _Observer:
         if tally.in_life <= KEPT and len(tally.hits) < KEPT * MOST_LIVES:
             tally.hits.append(hit)
         if tally.in_life == (MOST_FRAMES if "frames" in self._roles.get(source, ()) else ENOUGH):
-            self._full.add(source)
-            self._tune()
+            self._listener.enough(source)
 
     def _note(self, roles: set[Role], hit: Hit) -> None:
         """Remember what a line means for the lines before and after it."""
@@ -235,15 +212,7 @@ class _Observer:
             if len(self.seen.salient) < ENOUGH:
                 self.seen.salient.append(hit)
             self.seen.late.append(hit)
-            self._listen(source for source, own in self._roles.items() if "alive" in own)
-
-    def _tune(self) -> None:
-        """Look only for anchors of which some pattern has not said enough in this life."""
-        by_anchor = self._knowledge.by_anchor
-        quiet = frozenset(anchor for anchor, sources in by_anchor.items() if self._full.issuperset(sources))
-        if quiet != self._quiet:
-            self._quiet = quiet
-            self._sieve = Sieve(by_anchor.keys() - quiet)
+            self._listen(self._after_failure)
 
 
 def _roles(knowledge: Knowledge) -> dict[str, set[Role]]:

@@ -94,7 +94,23 @@ class Pattern:
     @cached_property
     def anchors(self) -> frozenset[bytes]:
         """Bytes (7 each, lower case, a newline at a line's end) of which every line that matches holds one."""
-        return frozenset(self._anchor(sequence).encode() for sequence in self._sequences)
+        return frozenset(windows[0].encode() for windows in self._windows)
+
+    def anchors_avoiding(self, common: str) -> frozenset[bytes]:
+        """Return other anchors that `common` does not hold, as far as there are any."""
+        chosen = (next((w for w in windows if w not in common), windows[0]) for windows in self._windows)
+        return frozenset(window.encode() for window in chosen)
+
+    @cached_property
+    def _windows(self) -> tuple[tuple[str, ...], ...]:
+        """For each spelling all possible anchors, the best first; raises PatternError where there is none."""
+        return tuple(self._windows_of(sequence) for sequence in self._sequences)
+
+    def _windows_of(self, sequence: _Sequence) -> tuple[str, ...]:
+        windows = {text[at : at + ANCHOR] for text in sequence.anchors for at in range(len(text) - ANCHOR + 1)}
+        if not windows:
+            raise PatternError(f"{self.source!r}: needs {ANCHOR} literal characters in a row (without quotes)")
+        return tuple(sorted(windows, key=_commonness))
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
@@ -106,12 +122,6 @@ class Pattern:
     def literals(self) -> tuple[bytes, ...]:
         """For each spelling the longest bytes that a line must contain, in lower case."""
         return tuple(max(sequence.anchors, key=len).encode() for sequence in self._sequences)
-
-    def _anchor(self, sequence: _Sequence) -> str:
-        windows = [text[at : at + ANCHOR] for text in sequence.anchors for at in range(len(text) - ANCHOR + 1)]
-        if not windows:
-            raise PatternError(f"{self.source!r}: needs {ANCHOR} literal characters in a row (without quotes)")
-        return min(windows, key=_commonness)
 
 
 @cache
@@ -129,6 +139,7 @@ def _ordinary(width: int) -> Counter[str]:
     return Counter(text[at : at + width] for at in range(len(text) - width + 1))
 
 
+@cache
 def _commonness(window: str) -> tuple[bool, bool, int, str]:
     """Rank a window: in no ordinary line, without spaces (of which there may be two), of words that are rare there."""
     words = sum(_ordinary(WORD)[window[at : at + WORD]] for at in range(ANCHOR - WORD + 1))

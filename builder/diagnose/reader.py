@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-BLOCK = 1 << 19
+BLOCK = 1 << 18
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-9;?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -57,7 +57,7 @@ def log_of(lines: Readable | Iterable[str] | Iterable[bytes], *, name: str = "lo
 
 
 def blocks(log: Log) -> Iterator[bytes]:
-    """Yield whole lines in blocks of about half a megabyte; a line longer than that is cut."""
+    """Yield whole lines in blocks of about 256 KiB; a line longer than that is cut."""
     waiting: list[bytes] = []
     size = 0
     for piece in _plain(log.pieces):

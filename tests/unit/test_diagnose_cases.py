@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 import re
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,41 @@ def test_lines_that_are_no_evidence_can_go_without_changing_the_class(path: Path
             assert _first_class(diagnose(shorter)) == case["class"]
 
 
+START = (CASES / "healthy" / "sglang-glm5-on-sm120.log").read_text("utf-8").splitlines()
+BUILD = (CASES / "healthy" / "flash-attn-build.log").read_text("utf-8").splitlines()[:16]
+IMAGE = (CASES / "healthy" / "docker-build.log").read_text("utf-8").splitlines()[:8]
+BEFORE = {
+    "resolve": BUILD,
+    "wheel build": BUILD,
+    "image build": IMAGE,
+    "container start": IMAGE,
+    "unknown": START[:3],
+    "import": START[:3],
+    "model load": START[:12],
+    "cuda graph capture": START[:19],
+    "prefill": START[:25],
+    "decode": START[:27],
+}
+AFTER = (
+    "[2026-03-20 10:09:00 TP1] Scheduler hit an exception: Traceback (most recent call last):",
+    "[rank1]: torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
+    "terminate called after throwing an instance of 'c10::Error'",
+    "Aborted (core dumped)",
+    "[2026-03-20 10:09:01] Received sigquit from a child process. It usually means the child failed.",
+    "Killed",
+)
+
+
+@pytest.mark.parametrize("path", GIVEN, ids=lambda path: path.stem)
+def test_a_failure_inside_a_whole_log_keeps_its_phase_and_class(path: Path) -> None:
+    case = _load(path)
+    serving = BEFORE[case["phase"]] not in (BUILD, IMAGE)
+    diagnosis = diagnose([*BEFORE[case["phase"]], *case["log"], *(AFTER if serving else ())])
+    assert _first_class(diagnosis) == case["class"]
+    assert diagnosis.phase == case["phase"] or case["phase"] == "unknown"
+    assert all(cause.confidence < SURE for cause in diagnosis.causes if cause.kind != case["class"])
+
+
 @pytest.mark.parametrize("case", VARIANTS, ids=lambda case: f"{case['class']}-{VARIANTS.index(case)}")
 def test_another_wording_of_a_failure_gets_its_class(case: dict[str, Any]) -> None:
     diagnosis = diagnose(case["log"])
@@ -160,3 +196,10 @@ def test_packed_and_plain_logs_give_the_same_diagnosis(tmp_path: Path) -> None:
     plain.write_bytes(text)
     packed.write_bytes(gzip.compress(text[:200]) + gzip.compress(text[200:]))
     assert diagnose_files([plain]) == diagnose_files([packed])
+
+
+def test_no_ordinary_line_accuses_anything() -> None:
+    ordinary = (resources.files("builder.diagnose") / "knowledge" / "ordinary.txt").read_text("utf-8").splitlines()
+    assert len(ordinary) > 40
+    accused = {line: diagnose([line, "and so on", "and so on", "and so on"]).causes for line in ordinary}
+    assert {line: causes for line, causes in accused.items() if causes} == {}

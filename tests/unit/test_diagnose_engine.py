@@ -192,9 +192,7 @@ def test_json_has_exactly_the_keys_that_the_command_promises() -> None:
 def test_line_numbers_count_newlines_whatever_stands_between_them() -> None:
     log = (
         b"\xff\xfe\x00\n"
-        + b"progress 1%\rprogress 2%\rKeyError: 'glm_moe_dsa'\n"
-        + b"\n" * 70_000
-        + b"No CUDA GPUs are available"
+        b"progress 1%\rprogress 2%\rKeyError: 'glm_moe_dsa'\n" + b"\n" * 70_000 + b"No CUDA GPUs are available"
     )
     evidence = [cause.evidence[0].line for cause in diagnose(io.BytesIO(log)).causes]
     assert evidence == [2, 70_003]

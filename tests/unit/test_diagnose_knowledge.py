@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from builder.diagnose import diagnose
+from builder.diagnose import Edit, diagnose, offered_finding
 from builder.diagnose.knowledge import built_in, knowledge_with
 from builder.diagnose.model import PHASE_NAMES
 from builder.diagnose.pattern import ANCHOR, Pattern, PatternError, fold
 from builder.diagnose.reference import check_reference, reference_page, write_reference
+from builder.diagnose.schema import SURE
 from builder.diagnose.sieve import Sieve
 from builder.errors import InvalidDocumentError
 
@@ -199,3 +200,14 @@ def test_the_reference_page_is_current_and_a_stale_one_is_refused(tmp_path: Path
     page.write_text(reference_page() + "more\n")
     with pytest.raises(InvalidDocumentError, match="differs from the knowledge"):
         check_reference(page)
+
+
+def test_a_cure_becomes_a_finding_that_recognises_the_failure_again(tmp_path: Path) -> None:
+    bad = diagnose(["RuntimeError: <frobnicator> 17 jammed at {120} rpm"])
+    cure = [Edit(path="serve.args.speed", value=100)]
+    (tmp_path / "own.yaml").write_bytes(offered_finding(bad, cure, name="frobnicator-jammed"))
+    again = diagnose(["[TP1] RuntimeError: <frobnicator> 18 jammed at {99} rpm"], findings=tmp_path)
+    assert [(cause.kind, cause.edits[0].value) for cause in again.causes] == [("frobnicator-jammed", 100)]
+    assert again.causes[0].confidence < SURE
+    with pytest.raises(ValueError, match="no line"):
+        offered_finding(diagnose([]), cure, name="nothing")
