@@ -58,12 +58,21 @@ class Suspect:
 
 
 def suspects(scene: Scene) -> list[Suspect]:
-    """Return every finding that fits the log, the likeliest first, general ones and mere tails left out."""
+    """Return every finding that fits the log, without general ones and mere tails.
+
+    Of those that are nearly as likely as the likeliest the first failure in the log leads; then by confidence.
+    """
     found = [suspect for finding in scene.knowledge.findings if (suspect := _weigh(finding, scene)) is not None]
     found = _without_tails(found, scene)
     found = _without_generals(found)
-    found.sort(key=lambda suspect: (-suspect.confidence, suspect.begins, suspect.finding.name))
+    nearly = max((suspect.confidence for suspect in found), default=0.0) - NEARLY
+    found.sort(key=lambda suspect: _rank(suspect, nearly))
     return found
+
+
+def _rank(suspect: Suspect, nearly: float) -> tuple[bool, int, float, str]:
+    leading = suspect.confidence >= nearly
+    return not leading, suspect.begins if leading else 0, -suspect.confidence, suspect.finding.name
 
 
 def _weigh(finding: Finding, scene: Scene) -> Suspect | None:

@@ -89,7 +89,9 @@ def _pieces(stream: Readable) -> Iterator[bytes]:
 
 def _plain(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Unpack gzip, recognised by its first bytes; a torn or damaged tail ends the log there."""
-    first = next(pieces, b"")
+    first = b""
+    while len(first) < len(_GZIP) and (piece := next(pieces, None)) is not None:
+        first += piece
     if first[:2] != _GZIP:
         yield first
         yield from pieces

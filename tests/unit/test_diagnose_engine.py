@@ -146,6 +146,13 @@ def test_killed_at_the_end_is_a_consequence_where_something_failed_before() -> N
     assert diagnose(["Killed"]).causes[0].kind == "host-out-of-memory"
 
 
+def test_of_two_sure_classes_the_first_failure_leads_and_the_second_is_not_sure() -> None:
+    log = ["torch.OutOfMemoryError: CUDA out of memory.", "RuntimeError: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"]
+    causes = diagnose(log).causes
+    assert [cause.kind for cause in causes] == ["gpu-out-of-memory", "cudnn-mismatch"]
+    assert causes[0].confidence >= SURE > causes[1].confidence
+
+
 def test_shared_memory_within_the_limit_is_no_reason_for_sureness() -> None:
     above = diagnose(["out of resource: shared memory, Required: 106497, Hardware limit: 101376."])
     below = diagnose(["out of resource: shared memory, Required: 1024, Hardware limit: 101376."])
