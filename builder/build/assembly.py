@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from builder.build.environment import image_environment, image_labels
@@ -108,8 +106,7 @@ def build_image(
     plan: ImagePlan, base: Layer, *, engine: Engine, store: Store, on_progress: Callable[[str], None]
 ) -> BuiltImage:
     """Make the layers that are missing, assemble the image, load it into the engine and record it."""
-    with ProcessPoolExecutor() as pool:
-        layouts = tuple(pool.map(partial(read_layout, venv=plan.venv), plan.wheels))
+    layouts = [read_layout(wheel, plan.venv) for wheel in plan.wheels]
     layers = make_layers(
         plan_layers(layouts),
         base=base,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from builder.build.tarlayer import COMPRESSOR, Blob, File, Folder, Link, compres
 from builder.build.wheelfile import record_of
 from builder.document import key_of
 from builder.errors import BuildFailedError
+from builder.process import begin_worker
 from builder.store import Store
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _in_parallel(jobs: list[_LayerJob]) -> Iterator[str]:
     """Make layers in processes of their own, started afresh: this one may have threads, which do not survive a fork."""
     workers = min(len(os.sched_getaffinity(0)), len(jobs))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
+    with ProcessPoolExecutor(workers, context, begin_worker, (os.getpid(),)) as pool:
         try:
             for future in as_completed([pool.submit(_make_layer, job) for job in jobs]):
                 yield future.result()

@@ -61,7 +61,9 @@ def build_recipe(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
         indexes = source.recipe.indexes
         fetch_wheels(locked.wheels, tools.store, tools.settings, show_progress(step), indexes=indexes)
     with tools.console.step(f"assemble {plan.reference}") as step:
-        image = build_image(plan, base, engine=tools.engine, store=tools.store, on_progress=step.detail)
+        image = build_image(
+            plan, base, engine=tools.engine, store=tools.store, on_progress=show_lines(step, tools.console)
+        )
         step.end(image.image_id[:19])
     return image
 

@@ -42,6 +42,13 @@ Name = Annotated[
     ),
     Field(max_length=80),
 ]
+DebianName = Annotated[
+    str,
+    _text(
+        r"^[a-z0-9][a-z0-9+.-]+$",
+        "a Debian package: small letters, digits, `+`, `-` and `.` (Debian policy 5.6.1), such as libstdc++6",
+    ),
+]
 Version = Annotated[
     str,
     _text(
@@ -85,7 +92,7 @@ class Base(Document):
     """The root of the image: a Debian suite bootstrapped from the mirror, or an image by digest."""
 
     debian: Annotated[DebianSuite | None, _says("a Debian suite, bootstrapped from signed package lists")] = None
-    packages: Annotated[tuple[Name, ...], _list("Debian packages besides the smallest system")] = ()
+    packages: Annotated[tuple[DebianName, ...], _list("Debian packages besides the smallest system")] = ()
     image: Annotated[Digest | None, _says("an image by digest, taken as it is")] = None
 
     @model_validator(mode="after")
