@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from builder.document import Document, canonical_json
 from builder.engine import Mount
 from builder.verify.inside import ProbeAnswer, run_probe
-from builder.verify.oracle import Figures, Judgement, Observation, judge_answer
+from builder.verify.oracle import BAND, EXACT, Figures, Judgement, Observation, judge_answer
 from builder.verify.tiny.config import SMALL
 from builder.verify.tiny.deviations import deviation_among
 from builder.verify.tiny.model import TinyModel, tiny_model
@@ -100,7 +100,8 @@ def _mounts(model: TinyModel, store: Store) -> tuple[Mount, ...]:
 
 
 def _judged(report: DecodeReport, model: TinyModel) -> Check:
-    judgements = [judge_answer(*pair) for pair in zip(model.expected, report.answers, strict=True)]
+    band = EXACT if report.dtype == "float32" else BAND
+    judgements = [judge_answer(*pair, band) for pair in zip(model.expected, report.answers, strict=True)]
     figures = judgements[0].figures | _second_figures(judgements[1:]) | _figures(report)
     wrong = next((place for place, judgement in enumerate(judgements) if judgement.cause), None)
     if wrong is None:

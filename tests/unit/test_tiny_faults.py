@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from builder.verify.oracle import judge_answer
+from builder.verify.oracle import EXACT, judge_answer
 from builder.verify.tiny.checkpoint import read_weights
 from builder.verify.tiny.floats import Array, bfloat16_bits, bfloat16_values, e4m3_octets, e4m3_values
 from builder.verify.tiny.nvfp4 import GROUP, Quantised, dequantise, unpack
@@ -206,6 +206,31 @@ class ShiftedPositions(Reference):
 
     def positions(self, count: int) -> Array:
         return super().positions(count) + 1.0
+
+
+class ThetaTenPercentOff(Reference):
+    def theta(self) -> float:
+        return super().theta() * 1.1
+
+
+class LargeNormEps(Reference):
+    def norm(self, values: Array, name: str, eps: float) -> Array:
+        return super().norm(values, name, max(eps, 1e-2))
+
+
+def quarter_of_top_k(config: ModelConfig, weights: dict[str, Array]) -> Reference:
+    return Reference(config.model_copy(update={"index_topk": config.index_topk // 4}), weights)
+
+
+@pytest.mark.parametrize(
+    "fault", [ThetaTenPercentOff, LargeNormEps, quarter_of_top_k], ids=lambda fault: fault.__name__
+)
+def test_a_small_fault_is_outside_the_band_of_float32_on_the_cpu(
+    fault: Callable[[ModelConfig, dict[str, Array]], Reference],
+) -> None:
+    seen = observe(fault(small().config, small().weights))
+    assert judge_answer(small().expected, seen, EXACT).cause is not None
+    assert judge_answer(small().expected, observe(planted(Reference)), EXACT).cause is None
 
 
 @pytest.mark.parametrize(
