@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,10 +18,15 @@ if TYPE_CHECKING:
     from builder.dockerd.client import DockerEngine
 
 
+NVIDIA = Path("/dev/nvidiactl")  # made by the driver when it finds a GPU
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     uses_engine = "engine" in getattr(item, "fixturenames", ())
     if uses_engine and item.get_closest_marker("docker") is None:
         pytest.fail("this test uses the fixture `engine`, so it needs the mark `docker`", pytrace=False)
+    if item.get_closest_marker("gpu") is not None and not NVIDIA.exists():
+        pytest.skip("needs an NVIDIA GPU, and this machine has none")
 
 
 @pytest.fixture(autouse=True)
