@@ -38,7 +38,7 @@ def _engine_where_marked(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def engine() -> DockerEngine:
     """The engine of this machine; without one a test that is marked `docker` fails, it is never skipped."""
-    from builder.dockerd.client import connect  # noqa: PLC0415 - unit tests need no docker
+    from builder.dockerd.client import connect
 
     try:
         return connect(settings_from())
