@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+MIRROR = re.compile(r"ENVBUILD_INDEX_[A-Z0-9_]+_URL")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,7 +19,8 @@ class Settings:
     """The user's own machine settings, from the environment.
 
     `debian_mirror` and `debian_security_mirror` are base URLs of a Debian archive (default: those of the
-    machine's apt, else those of mmdebstrap); `index_url` is a PEP 503 index (default: that of uv and pip's settings).
+    machine's apt, else those of mmdebstrap); `index_url` is a PEP 503 index (default: that of uv and pip's settings);
+    `index_mirrors` are the addresses to take instead of those of a recipe's indexes, by `mirror_setting`.
     """
 
     store: Path
@@ -25,6 +29,7 @@ class Settings:
     index_url: str | None
     engine_host: str | None
     ca_bundle: Path | None
+    index_mirrors: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
 
 
@@ -43,4 +48,10 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
         index_url=get("ENVBUILD_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"),
         engine_host=get("DOCKER_HOST"),
         ca_bundle=Path(ca_bundle) if ca_bundle else None,
+        index_mirrors={name: url for name, url in environment.items() if MIRROR.fullmatch(name) and url},
     )
+
+
+def mirror_setting(index: str) -> str:
+    """Return the variable that gives a mirror of a recipe's index, such as `ENVBUILD_INDEX_TORCH_CU130_URL`."""
+    return f"ENVBUILD_INDEX_{re.sub('[^A-Z0-9]', '_', index.upper())}_URL"

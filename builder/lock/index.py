@@ -13,27 +13,37 @@ from urllib.parse import urlsplit, urlunsplit
 
 from packaging.utils import canonicalize_name
 
-from builder.download import DEFAULT_PATIENCE, DownloadError, NotFoundError, get, shown
+from builder.download import DEFAULT_PATIENCE, DownloadError, NotFoundError, Patience, get, shown
 from builder.errors import ResolveError
+from builder.settings import mirror_setting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import datetime
 
     from pypi_simple import ProjectPage
 
-    from builder.download import Answer, Patience
-    from builder.recipe.model import Index
+    from builder.download import Answer
+    from builder.recipe.model import Index, Recipe
     from builder.settings import Settings
 
 INDEX_REMEDY = "check the network and the index that ENVBUILD_INDEX_URL, UV_DEFAULT_INDEX or PIP_INDEX_URL names"
 
+BRIEF = Patience(attempts=2, silence=20.0)  # for a question that is only to find out whether a server is there
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexFile:
-    """Where an index keeps a file. `url` may carry the user's password: show it through `download.shown` only."""
+    """Where an index keeps a file, and what it says of it; `size` is in bytes, `uploaded` is aware of its time zone.
 
+    `url` may carry the user's password: show it through `download.shown` only.
+    """
+
+    filename: str
     url: str
     sha256: str | None
+    size: int | None
+    uploaded: datetime | None
 
 
 def configured_index(settings: Settings, environment: Mapping[str, str] = os.environ) -> str | None:
@@ -58,6 +68,33 @@ def index_of(package: str, indexes: Mapping[str, Index]) -> str | None:
     return tied.get(package)
 
 
+def mirrored(indexes: Mapping[str, Index], settings: Settings) -> dict[str, Index]:
+    """Return a recipe's indexes with the addresses that this machine reaches them by (`ENVBUILD_INDEX_NAME_URL`)."""
+    return {
+        name: index.model_copy(update={"url": settings.index_mirrors.get(mirror_setting(name), index.url)})
+        for name, index in indexes.items()
+    }
+
+
+def refuse_unreachable(recipe: Recipe, settings: Settings) -> None:
+    """Ask each index of a recipe for one of the packages that the stack takes from it.
+
+    Raise ResolveError that names index, package and the setting of a mirror, before anything else is resolved.
+    """
+    stack = {canonicalize_name(name) for name in recipe.stack}
+    for name, index in mirrored(recipe.indexes, settings).items():
+        package = next((package for package in index.packages if canonicalize_name(package) in stack), None)
+        if package is not None:
+            try:
+                project_files(canonicalize_name(package), index.url, settings, lambda _: False, patience=BRIEF)
+            except ResolveError as error:
+                raise ResolveError(
+                    f"indexes.{name}: {package} cannot be had from {shown(index.url)}",
+                    remedy=f"check the network, or set {mirror_setting(name)} to a mirror of that index",
+                    evidence=(error.message, *error.evidence),
+                ) from error
+
+
 def find_file(
     project: str, filename: str, index: str, settings: Settings, *, patience: Patience = DEFAULT_PATIENCE
 ) -> IndexFile | None:
@@ -65,12 +102,25 @@ def find_file(
 
     Raise ResolveError if the index cannot be asked or does not know the project.
     """
+    found = project_files(project, index, settings, lambda name: name == filename, patience=patience)
+    return found[0] if found else None
+
+
+def project_files(
+    project: str,
+    index: str,
+    settings: Settings,
+    wanted: Callable[[str], bool],
+    *,
+    patience: Patience = DEFAULT_PATIENCE,
+) -> tuple[IndexFile, ...]:
+    """Return the files of a project whose names are wanted; raise ResolveError as `find_file` does."""
     url = f"{index.rstrip('/')}/{project}/"
     from pypi_simple import ACCEPT_JSON_PREFERRED  # noqa: PLC0415 - as above
 
     headers = {"Accept": ACCEPT_JSON_PREFERRED, "Accept-Encoding": "gzip"}
     try:
-        page = _page(project, filename, get(url, settings, headers=headers, patience=patience))
+        page = _page(project, wanted, get(url, settings, headers=headers, patience=patience))
     except NotFoundError:
         raise ResolveError(f"the package index {shown(index)} has no project {project}", remedy=INDEX_REMEDY) from None
     except DownloadError as error:
@@ -79,10 +129,17 @@ def find_file(
             remedy=INDEX_REMEDY,
             evidence=(error.message, *error.evidence),
         ) from error
-    for file in page.packages:
-        if file.filename == filename:
-            return IndexFile(url=with_credentials(file.url, index), sha256=file.digests.get("sha256"))
-    return None
+    return tuple(
+        IndexFile(
+            filename=file.filename,
+            url=with_credentials(file.url, index),
+            sha256=file.digests.get("sha256"),
+            size=file.size,
+            uploaded=file.upload_time,
+        )
+        for file in page.packages
+        if wanted(file.filename)
+    )
 
 
 def with_credentials(url: str, index: str) -> str:
@@ -94,14 +151,14 @@ def with_credentials(url: str, index: str) -> str:
     return urlunsplit((file.scheme, f"{user}@{file.netloc}", file.path, file.query, file.fragment))
 
 
-def _page(project: str, filename: str, answer: Answer) -> ProjectPage:
+def _page(project: str, wanted: Callable[[str], bool], answer: Answer) -> ProjectPage:
     from pypi_simple import ProjectPage, UnsupportedRepoVersionError  # noqa: PLC0415 - as above
 
     try:
         if "json" in answer.content_type:
             plain = json.loads(answer.body)
             # A page may list thousands of files; reading the one that is wanted takes a hundredth of the time.
-            plain["files"] = [file for file in plain["files"] if file["filename"] == filename]
+            plain["files"] = [file for file in plain["files"] if wanted(file["filename"])]
             return ProjectPage.from_json_data(plain, base_url=answer.url)
         return ProjectPage.from_html(project, answer.body, base_url=answer.url)
     except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:

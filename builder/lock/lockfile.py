@@ -11,13 +11,23 @@ import yaml
 from builder.document import canonical_yaml, key_of, sha256_bytes, write_atomic
 from builder.errors import InvalidDocumentError, ResolveError, StaleLockError
 from builder.lock.debian import BASE_PACKAGES, TOOLCHAIN_PACKAGES, resolve_debian
+from builder.lock.index import refuse_unreachable
 from builder.lock.model import Lock, LockFile
 from builder.lock.pylock import read_pylock, write_pylock
-from builder.lock.python import python_question, resolve_stack, resolve_toolchain
+from builder.lock.python import (
+    python_question,
+    requirements_of,
+    resolve_wheels,
+    separate_compiler,
+    toolchain_requirements,
+)
+from builder.lock.sources import local_declarations, locked_source, source_declarations
+from builder.lock.wish import Wish
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from builder.lock.model import LockedWheel
     from builder.recipe.source import RecipeFile
     from builder.settings import Settings
     from builder.store import Store
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
 LOCK = "lock.yaml"
 PYLOCK = "pylock.toml"
 TOOLCHAIN = "pylock.toolchain.toml"
+COMPILER = "pylock.compiler.toml"
 
 
 def question_of(source: RecipeFile) -> dict[str, Any]:
@@ -72,6 +83,7 @@ def read_lock(folder: Path, name: str) -> Lock | None:
         file=file,
         wheels=wheels.get(PYLOCK, ()),
         toolchain_wheels=wheels.get(TOOLCHAIN, ()),
+        compiler_wheels=wheels.get(COMPILER, ()),
         digest=key_of(file.to_plain()),
     )
 
@@ -114,34 +126,73 @@ def _shown(value: Any) -> str:  # noqa: ANN401 - JSON values
 
 
 def resolve_lock(source: RecipeFile, previous: Lock | None, store: Store, settings: Settings) -> dict[str, bytes]:
-    """Resolve every world of the recipe and return the files of the lock; nothing is written yet.
+    """Resolve every world of the recipe and return the files of the lock; no file of the lock is written yet.
 
     Versions of the `previous` lock are kept where the recipe still allows them.
     """
     question = question_of(source)
     recipe, folder = source.recipe, source.folder
+    refuse_unreachable(recipe, settings)
+    sources = {wish.name: locked_source(wish) for wish in fetched_sources(source, store, settings)}
+    projects = {
+        **{
+            wish.name: source_declarations(sources[wish.name], wish)
+            for wish in fetched_sources(source, store, settings)
+        },
+        **{name: local_declarations(name, p, folder) for name, p in recipe.stack.items() if p.path is not None},
+    }
     debian = resolve_debian(
         question["debian"]["suite"], question["debian"]["base"], question["debian"]["toolchain"], store, settings
     )
-    stack = resolve_stack(recipe, folder, store, settings, preferred=previous.wheels if previous else ())
-    toolchain = resolve_toolchain(
-        recipe, folder, store, settings, preferred=previous.toolchain_wheels if previous else ()
-    )
-    files = {PYLOCK: write_pylock(stack, python=recipe.python)}
-    if toolchain:
-        files[TOOLCHAIN] = write_pylock(toolchain, python=recipe.python)
+    wished = {
+        PYLOCK: requirements_of(recipe, projects),
+        TOOLCHAIN: toolchain_requirements(recipe, projects),
+        COMPILER: separate_compiler(recipe, projects),
+    }
+    files = {
+        name: write_pylock(
+            resolve_wheels(recipe, lines, store, settings, preferred=_wheels_before(name, previous)),
+            python=recipe.python,
+        )
+        for name, lines in wished.items()
+        if lines or name == PYLOCK
+    }
     file = LockFile(
         question=question,
         debian=debian,
         python={name: sha256_bytes(content) for name, content in files.items()},
+        sources=tuple(sources.values()) or None,
         tools={"uv": version("uv")},
     )
     return {**files, LOCK: canonical_yaml(file.to_plain())}
+
+
+def fetched_sources(source: RecipeFile, store: Store, settings: Settings) -> tuple[Wish, ...]:
+    """Return the packages of a recipe that are compiled from git or an sdist, by name."""
+    return tuple(
+        Wish(
+            name=name,
+            package=package,
+            recipe=source.recipe,
+            folder=source.folder,
+            store=store,
+            settings=settings,
+        )
+        for name, package in sorted(source.recipe.stack.items())
+        if package.from_source and package.path is None
+    )
+
+
+def _wheels_before(name: str, previous: Lock | None) -> tuple[LockedWheel, ...]:
+    if previous is None:
+        return ()
+    wheels = {PYLOCK: previous.wheels, TOOLCHAIN: previous.toolchain_wheels, COMPILER: previous.compiler_wheels}
+    return wheels[name]
 
 
 def write_lock(folder: Path, files: dict[str, bytes]) -> None:
     """Write the files of a lock, `lock.yaml` last: a lock torn by a crash is noticed, never believed."""
     for name in sorted(files, key=lambda name: name == LOCK):
         write_atomic(folder / name, files[name])
-    if TOOLCHAIN not in files:
-        (folder / TOOLCHAIN).unlink(missing_ok=True)
+    for name in {TOOLCHAIN, COMPILER} - {*files}:
+        (folder / name).unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from pydantic import Field
 from builder.document import Document
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+GitHash = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
 
 
 class LockedDeb(Document):
@@ -49,6 +50,70 @@ class DebianLock(Document):
         return max(int(datetime.fromisoformat(release.date).timestamp()) for release in self.releases)
 
 
+class LockedPatch(Document):
+    """A patch file by its path from the recipe."""
+
+    file: str
+    sha256: Sha256
+
+
+class LockedSubmodule(Document):
+    """A submodule of a git source, `path` from the root of the repository."""
+
+    path: str
+    url: str
+    commit: GitHash
+
+
+class ProvenFix(Document):
+    """A change that the recipe asks for, and what showed that the source has it."""
+
+    id: str
+    proof: str
+
+
+class LockedSdist(Document):
+    """A source distribution; `size` is in bytes.
+
+    `archive` is the sha256 of the canonical tar of the unpacked and patched source.
+    """
+
+    kind: Literal["sdist"] = "sdist"
+    name: str
+    version: str
+    filename: str
+    sha256: Sha256
+    size: int
+    patches: tuple[LockedPatch, ...] = ()
+    archive: Sha256
+
+    @property
+    def subdirectory(self) -> str:
+        """The folder of the archive that holds the package."""
+        return "."
+
+
+class LockedGit(Document):
+    """A commit of a git repository; `tree` is the hash of its tree object.
+
+    `archive` is the sha256 of the canonical tar of all its files, submodules included and patches applied.
+    """
+
+    kind: Literal["git"] = "git"
+    name: str
+    url: str
+    commit: GitHash
+    tree: GitHash
+    subdirectory: str = "."
+    submodules: tuple[LockedSubmodule, ...] = ()
+    patches: tuple[LockedPatch, ...] = ()
+    fixes: tuple[ProvenFix, ...] = ()
+    archive: Sha256
+
+
+LockedSource = Annotated[LockedSdist | LockedGit, Field(discriminator="kind")]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class LockedWheel:
     """One wheel of a `pylock.toml`, found by file name and sha256; `size` is in bytes."""
@@ -61,24 +126,37 @@ class LockedWheel:
 
 
 class LockFile(Document):
-    """`lock.yaml`: the question as the recipe asked it, and the parts of the answer that PEP 751 does not hold."""
+    """`lock.yaml`: the question as the recipe asked it, and the parts of the answer that PEP 751 does not hold.
+
+    `sources` are the fetched sources of what is compiled, None where there are none.
+    """
 
     version: Literal[1] = 1
     question: dict[str, Any]
     debian: DebianLock
     python: dict[str, Sha256]
+    sources: tuple[LockedSource, ...] | None = None
     tools: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lock:
-    """A whole lock: `lock.yaml`, the wheels of the image and those of the toolchain. `digest` covers all its files."""
+    """A whole lock: `lock.yaml`, the wheels of the image, of the toolchain and of a CUDA compiler of its own.
+
+    `digest` covers all its files.
+    """
 
     name: str
     file: LockFile
     wheels: tuple[LockedWheel, ...]
     toolchain_wheels: tuple[LockedWheel, ...]
     digest: str
+    compiler_wheels: tuple[LockedWheel, ...] = ()
+
+    @property
+    def sources(self) -> dict[str, LockedSdist | LockedGit]:
+        """The fetched sources by the package's name."""
+        return {source.name: source for source in self.file.sources or ()}
 
     @property
     def epoch(self) -> int:

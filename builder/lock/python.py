@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from builder.errors import InvalidDocumentError, ResolveError
+from builder.errors import InvalidDocumentError
 from builder.lock.choice import chosen_wheels, locked_wheels, refuse_other_index
 from builder.lock.extras import asked_extras, declared_requirements, with_extras
-from builder.lock.project import read_project
+from builder.lock.index import mirrored
+from builder.lock.patches import locked_patches
 from builder.lock.pylock import write_pylock
+from builder.lock.sources import local_declarations
 from builder.lock.target import target_of
 from builder.lock.uv import Question, ask_uv
+from builder.recipe.model import BuildSettings
+from builder.recipe.packages import known_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -38,31 +42,51 @@ def built_packages(recipe: Recipe) -> tuple[str, ...]:
     return tuple(sorted(canonicalize_name(name) for name, package in recipe.stack.items() if package.from_source))
 
 
-def requirements_of(recipe: Recipe, folder: Path) -> tuple[str, ...]:
-    """Return what the image's wheels must satisfy: the stack's pins and what its local packages declare, sorted.
+def requirements_of(recipe: Recipe, projects: Mapping[str, Project]) -> tuple[str, ...]:
+    """Return what the image's wheels must satisfy: the stack's pins and what its sources declare, sorted.
 
-    `folder` is where relative paths of the recipe start. Raise ResolveError for sources that cannot be locked so far,
-    InvalidDocumentError for a local package without proper declarations.
+    `projects` are the declarations of all packages that are compiled, by their names in the stack.
     """
     built = built_packages(recipe)
     lines: set[str] = set()
     for name, package in recipe.stack.items():
-        lines.update(_dependencies(name, package, folder) if package.from_source else (_pin(name, package),))
+        declared = projects[name].dependencies_with(package.extras) if package.from_source else ()
+        lines.update(declared if package.from_source else (_pin(name, package),))
     return tuple(sorted(line for line in lines if canonicalize_name(Requirement(line).name) not in built))
 
 
-def toolchain_requirements(recipe: Recipe, folder: Path) -> tuple[str, ...]:
+def toolchain_requirements(recipe: Recipe, projects: Mapping[str, Project]) -> tuple[str, ...]:
     """Return what the toolchain's wheels must satisfy, sorted; nothing if nothing is compiled.
 
     A build requirement that the stack pins takes the stack's version, so that it is compiled against what will run.
     """
-    built = {name: package for name, package in recipe.stack.items() if package.from_source}
     pins = {canonicalize_name(name): _pin(name, p) for name, p in recipe.stack.items() if not p.from_source}
-    lines = {*_tools(recipe)}
-    for name, package in built.items():
-        for line in _build_requirements(name, package, folder):
+    lines = {*BUILD_TOOLS} if projects else set()
+    for name, project in projects.items():
+        for line in _build_requirements(name, recipe.stack[name], project):
             lines.add(pins.get(canonicalize_name(Requirement(line).name), line))
+    if not _has_torch(lines):
+        lines.update(compiler_requirements(recipe))
     return tuple(sorted(lines))
+
+
+def separate_compiler(recipe: Recipe, projects: Mapping[str, Project]) -> tuple[str, ...]:
+    """Return what a CUDA compiler in an environment of its own must satisfy; nothing if it lives with the toolchain.
+
+    It lives apart where torch is needed to compile: torch pins the CUDA libraries of its own build, whose release is
+    seldom the compiler's, and nvcc refuses headers of another release in its own folder.
+    """
+    together = not _has_torch(toolchain_requirements(recipe, projects))
+    return () if together or not projects else compiler_requirements(recipe)
+
+
+def compiler_requirements(recipe: Recipe) -> tuple[str, ...]:
+    """Return what the CUDA compiler of a recipe is made of; nothing if the recipe names no CUDA toolkit."""
+    return (
+        (f"cuda-toolkit[{','.join(COMPILER_PARTS)}]=={recipe.cuda}.*",)
+        if recipe.cuda and built_packages(recipe)
+        else ()
+    )
 
 
 def python_question(recipe: Recipe, folder: Path) -> dict[str, Any]:
@@ -82,18 +106,30 @@ def python_question(recipe: Recipe, folder: Path) -> dict[str, Any]:
     return {field: value for field, value in question.items() if value}
 
 
-def resolve_stack(
-    recipe: Recipe, folder: Path, store: Store, settings: Settings, *, preferred: Iterable[LockedWheel] = ()
+def resolve_wheels(
+    recipe: Recipe,
+    requirements: tuple[str, ...],
+    store: Store,
+    settings: Settings,
+    *,
+    preferred: Iterable[LockedWheel] = (),
 ) -> tuple[LockedWheel, ...]:
-    """Return the wheels of the image, by name. `preferred` are wheels of a lock before, kept where they can be."""
-    return _resolve(recipe, requirements_of(recipe, folder), store, settings, preferred)
+    """Return the wheels that satisfy requirements of a recipe's image or toolchain, by name.
 
-
-def resolve_toolchain(
-    recipe: Recipe, folder: Path, store: Store, settings: Settings, *, preferred: Iterable[LockedWheel] = ()
-) -> tuple[LockedWheel, ...]:
-    """Return the wheels of the toolchain, by name; none if nothing is compiled."""
-    return _resolve(recipe, toolchain_requirements(recipe, folder), store, settings, preferred)
+    `preferred` are wheels of a lock before, kept where they can be.
+    """
+    indexes = mirrored(recipe.indexes, settings)
+    return resolve_python(
+        requirements,
+        target=target_of(recipe),
+        store=store,
+        settings=settings,
+        overrides=tuple(_overrides(recipe)),
+        built=built_packages(recipe),
+        indexes=indexes,
+        as_of=recipe.as_of,
+        preferred=preferred,
+    )
 
 
 def resolve_python(
@@ -129,22 +165,6 @@ def resolve_python(
     return locked_wheels(chosen, question.indexes, store, settings)
 
 
-def _resolve(
-    recipe: Recipe, requirements: tuple[str, ...], store: Store, settings: Settings, preferred: Iterable[LockedWheel]
-) -> tuple[LockedWheel, ...]:
-    return resolve_python(
-        requirements,
-        target=target_of(recipe),
-        store=store,
-        settings=settings,
-        overrides=tuple(_overrides(recipe)),
-        built=built_packages(recipe),
-        indexes=recipe.indexes,
-        as_of=recipe.as_of,
-        preferred=preferred,
-    )
-
-
 def _chosen(question: Question, previous: bytes, store: Store, settings: Settings) -> tuple[ChosenWheel, ...]:
     """Ask uv, again as long as an overruled package turns out to be asked for more extras than its override has."""
     requires: dict[str, tuple[str, ...]] = {}
@@ -166,59 +186,49 @@ def _pin(name: str, package: Package) -> str:
     return f"{name}{extras}=={package.version}"
 
 
-def _tools(recipe: Recipe) -> tuple[str, ...]:
-    if not built_packages(recipe):
-        return ()
-    compiler = (f"cuda-toolkit[{','.join(COMPILER_PARTS)}]=={recipe.cuda}.*",) if recipe.cuda else ()
-    return (*BUILD_TOOLS, *compiler)
-
-
 def _tool_names(recipe: Recipe) -> list[str]:
     if not built_packages(recipe):
         return []
     return [*BUILD_TOOLS, *(COMPILER_PARTS if recipe.cuda else ())]
 
 
-def _dependencies(name: str, package: Package, folder: Path) -> tuple[str, ...]:
-    return _project(name, package, folder).dependencies_with(package.extras)
+def _has_torch(lines: Iterable[str]) -> bool:
+    return any(canonicalize_name(Requirement(line).name) == "torch" for line in lines)
 
 
-def _build_requirements(name: str, package: Package, folder: Path) -> tuple[str, ...]:
+def _build_requirements(name: str, package: Package, project: Project) -> tuple[str, ...]:
     added = package.build.requires if package.build else ()
-    return tuple(sorted({*_project(name, package, folder).build_requirements, *added}))
-
-
-def _project(name: str, package: Package, folder: Path) -> Project:
-    """Return what the source of a package declares; only sources that lie beside the recipe can be read so far."""
-    if package.path is None:
-        source = "a git commit" if package.git else "its source distribution"
-        raise ResolveError(
-            f"stack.{name}: building from {source} is not supported yet",
-            remedy=f"put the sources beside the recipe and give `path`, or pin a version of {name} that has wheels",
-        )
-    place = f"stack.{name}.path"
-    project = read_project(folder / package.path, place)
-    if project.name != canonicalize_name(name):
-        raise InvalidDocumentError(
-            f"{place}: the package calls itself {project.name}", remedy="use that name in `stack`"
-        )
-    return project
+    return tuple(sorted({*project.build_requirements, *known_package(name).requires, *added}))
 
 
 def _source(name: str, package: Package, folder: Path) -> dict[str, Any]:
     """Return what of one pin the lock depends on: not where a local tree is, but what it declares."""
-    plain = package.to_plain()
-    fields: dict[str, Any] = {
-        field: plain[field] for field in ("version", "git", "commit", "subdirectory") if field in plain
-    }
     if package.path is not None:
-        fields["dependencies"] = list(_dependencies(name, package, folder))
-        fields["build-requires"] = list(_build_requirements(name, package, folder))
-    elif package.build is not None:
-        fields["build-requires"] = sorted(package.build.requires)
-    elif package.extras:
-        fields["extras"] = sorted(package.extras)
-    return fields
+        project = local_declarations(name, package, folder)
+        return {
+            "dependencies": list(project.dependencies_with(package.extras)),
+            "build-requires": list(_build_requirements(name, package, project)),
+        }
+    plain = package.to_plain()
+    fields = ("version", "git", "commit", "subdirectory", "extras", "fixes")
+    found = {field: plain[field] for field in fields if plain.get(field)}
+    if package.extras:
+        found["extras"] = sorted(package.extras)
+    if package.from_source:
+        found |= _compilation(name, package, folder)
+    return found
+
+
+def _compilation(name: str, package: Package, folder: Path) -> dict[str, Any]:
+    """Return what of a fetched source's compilation the lock depends on, the bytes of its patches among it."""
+    known, build = known_package(name), package.build or BuildSettings()
+    dependencies = known.dependencies if build.dependencies is None else build.dependencies
+    patches = locked_patches(package.patches, folder, f"stack.{name}.patches")
+    return {
+        "build-requires": sorted({*known.requires, *build.requires}),
+        **({"dependencies": sorted(dependencies)} if dependencies is not None else {}),
+        **({"patches": [patch.to_plain() for patch in patches]} if patches else {}),
+    }
 
 
 def _overrides(recipe: Recipe) -> Iterator[str]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from builder.download import DEFAULT_PATIENCE, Download, fetch_all, shown
 from builder.errors import ResolveError
-from builder.lock.index import INDEX_REMEDY, find_file, index_endpoint, index_of
+from builder.lock.index import INDEX_REMEDY, find_file, index_endpoint, index_of, mirrored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from builder.download import Patience, Progress
     from builder.lock.index import IndexFile
-    from builder.lock.model import LockedWheel
     from builder.recipe.model import Index
     from builder.settings import Settings
     from builder.store import Store
@@ -22,8 +21,28 @@ if TYPE_CHECKING:
 LOOK_UPS = 16  # project pages asked for at a time
 
 
+class LockedFile(Protocol):
+    """A wheel or an sdist of a lock; `size` is in bytes."""
+
+    @property
+    def name(self) -> str:
+        """The project's normalized name."""
+
+    @property
+    def filename(self) -> str:
+        """The file's name in the index."""
+
+    @property
+    def sha256(self) -> str:
+        """The hash of its bytes."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+
+
 def fetch_wheels(
-    wheels: Iterable[LockedWheel],
+    wheels: Iterable[LockedFile],
     store: Store,
     settings: Settings,
     on_progress: Callable[[Progress], None] | None = None,
@@ -31,7 +50,7 @@ def fetch_wheels(
     indexes: Mapping[str, Index] | None = None,
     patience: Patience = DEFAULT_PATIENCE,
 ) -> None:
-    """Bring every wheel into the store; those that are there cost nothing, not even a look-up.
+    """Bring every wheel (or sdist) into the store; those that are there cost nothing, not even a look-up.
 
     `indexes` are the recipe's: a package listed there is looked for nowhere else. Raise ResolveError if an index cannot
     be asked, no longer has a file, or has another file under its name.
@@ -39,8 +58,10 @@ def fetch_wheels(
     missing = tuple(wheel for wheel in wheels if not store.has(wheel.sha256))
     default = index_endpoint(settings)
 
-    def look_up(wheel: LockedWheel) -> Download:
-        index = index_of(wheel.name, indexes or {}) or default
+    tied = mirrored(indexes or {}, settings)
+
+    def look_up(wheel: LockedFile) -> Download:
+        index = index_of(wheel.name, tied) or default
         return _download(wheel, find_file(wheel.name, wheel.filename, index, settings, patience=patience), index)
 
     with ThreadPoolExecutor(LOOK_UPS) as pool:
@@ -48,7 +69,7 @@ def fetch_wheels(
     fetch_all(downloads, store, settings, on_progress, patience=patience)
 
 
-def _download(wheel: LockedWheel, file: IndexFile | None, index: str) -> Download:
+def _download(wheel: LockedFile, file: IndexFile | None, index: str) -> Download:
     if file is None:
         raise ResolveError(
             f"the package index {shown(index)} does not have {wheel.filename} (any more)",

@@ -119,12 +119,28 @@ class Fix(Document):
     file: Annotated[str | None, _says("a file of the source that shows the change")] = None
     contains: Annotated[str | None, _says("the text that the file must contain")] = None
 
+    @model_validator(mode="after")
+    def _provable(self) -> Fix:
+        if (self.file is None) != (self.contains is None):
+            raise ValueError(
+                "`file` and `contains` go together: a file of the source and the text that it must contain"
+            )
+        if self.commit is None and self.file is None:
+            raise ValueError(
+                "say what proves it: a `commit` of the history, or a `file` and the text that it `contains`"
+            )
+        return self
+
 
 class BuildSettings(Document):
     """How a package is compiled, where the target and the package's own data do not say it already."""
 
     archs: Annotated[tuple[Capability, ...], _list("compute capabilities to compile for (default: the target's)")] = ()
     requires: Annotated[tuple[str, ...], _list("packages that the compilation needs besides those it declares")] = ()
+    dependencies: Annotated[
+        tuple[str, ...] | None,
+        _says("what the finished package needs, where its source leaves that to code or says it wrongly", strict=False),
+    ] = None
     env: Annotated[dict[str, str], _says("environment variables of the compilation")] = {}
 
 
@@ -155,6 +171,8 @@ class Package(Document):
             raise ValueError("`git` and `commit` go together: a commit by its full hash, never a branch or tag")
         if self.git is None and (self.subdirectory or self.fixes):
             raise ValueError("`subdirectory` and `fixes` belong to a `git` source")
+        if self.patches and self.path is not None:
+            raise ValueError("`patches` change a source that is fetched; edit the files of a `path` source instead")
         if self.patches and self.build is None:
             raise ValueError("`patches` change the source, so the package needs a `build` section")
         return self

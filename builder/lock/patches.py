@@ -1,0 +1,86 @@
+"""Patch files on a source tree: every hunk must fit exactly, else the error names patch, file and hunk."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from builder import process
+from builder.document import sha256_bytes
+from builder.errors import InvalidDocumentError, ResolveError
+from builder.lock.git import WITHOUT
+from builder.lock.model import LockedPatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+FAILED = re.compile(r"^error: patch failed: (?P<file>.*):(?P<line>\d+)$", re.MULTILINE)
+HUNK = re.compile(r"^@@ -(?P<line>\d+)\S* \+\S+ @@", re.MULTILINE)
+FILE = re.compile(r"^(?=--- )", re.MULTILINE)
+
+
+def locked_patches(files: Iterable[str], folder: Path, place: str) -> tuple[LockedPatch, ...]:
+    """Return patch files with the sha256 of each; `folder` is where their paths start."""
+    return tuple(LockedPatch(file=name, sha256=sha256_bytes(_read(folder, name, place))) for name in files)
+
+
+def apply_patches(patches: Iterable[LockedPatch], folder: Path, tree: Path, place: str) -> None:
+    """Apply patch files of the recipe's `folder` to a source tree, in order; no context line may differ.
+
+    Raise ResolveError if a patch does not fit or is another file than the locked one.
+    """
+    for patch in patches:
+        data = _read(folder, patch.file, place)
+        if sha256_bytes(data) != patch.sha256:
+            raise ResolveError(
+                f"{place}: {patch.file} has sha256 {sha256_bytes(data)}, the lock says {patch.sha256}",
+                remedy="restore the patch from version control, or run `envbuild lock RECIPE`",
+            )
+        _apply(patch.file, data, tree, place)
+
+
+def _read(folder: Path, name: str, place: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except OSError as error:
+        raise InvalidDocumentError(
+            f"{place}: {folder / name} cannot be read: {error.strerror}", remedy="give paths relative to the recipe"
+        ) from None
+
+
+def _apply(name: str, data: bytes, tree: Path, place: str) -> None:
+    ended = process.run(
+        ("git", "apply", "--whitespace=nowarn", "-p1", "-"),
+        cwd=tree,
+        stdin=data,
+        # The user's configuration could ask for fuzzy white space; a repository above the folder would hide files.
+        environment={
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
+            "LC_ALL": "C",
+        },
+        without=[*WITHOUT, "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"],
+    )
+    if ended.code != 0:
+        raise ResolveError(
+            f"{place}: {name} does not apply: {_cause(ended.text, data.decode(errors='replace'))}",
+            remedy="make the patch anew for exactly this source",
+            evidence=tuple(ended.text.strip().splitlines()),
+        )
+
+
+def _cause(said: str, patch: str) -> str:
+    """Return which hunk of which file failed, from git's answer and the patch itself; else git's first reason."""
+    failed = FAILED.search(said)
+    if failed is None:
+        return next((line.removeprefix("error: ") for line in said.splitlines() if line), "git gave no reason")
+    for part in FILE.split(patch):
+        head = part.splitlines()[1] if part.count("\n") > 1 else ""
+        if head.removeprefix("+++ ").split("\t")[0].partition("/")[2] != failed["file"]:
+            continue
+        for number, hunk in enumerate(HUNK.finditer(part), start=1):
+            if hunk["line"] == failed["line"]:
+                return f"hunk {number} ({hunk[0]}) of {failed['file']} does not fit"
+    return f"the hunk at line {failed['line']} of {failed['file']} does not fit"

@@ -1,0 +1,86 @@
+"""The sources of what is compiled: fetched ones locked and restored, and what each of all declares of itself."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from builder.errors import InvalidDocumentError, ResolveError
+from builder.lock.archive import read_text
+from builder.lock.gitsource import archive_git, locked_git
+from builder.lock.model import LockedGit, LockedSdist
+from builder.lock.project import read_project, source_project
+from builder.lock.sdist import archive_sdist, locked_sdist
+from builder.lock.wheels import fetch_wheels
+from builder.recipe.model import BuildSettings
+from builder.recipe.packages import known_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.lock.project import Project
+    from builder.lock.wish import Wish
+    from builder.recipe.model import Package
+
+Source = LockedSdist | LockedGit
+
+
+def locked_source(wish: Wish) -> Source:
+    """Return the locked source of a package that is fetched, its archive in the store.
+
+    Raise ResolveError where a source cannot be had, a patch does not fit, or a fix is not in the source.
+    """
+    return locked_git(wish) if wish.package.git else locked_sdist(wish)
+
+
+def restore_source(source: Source, wish: Wish) -> Path:
+    """Return the canonical archive of a locked source, made again from index or git if the store has lost it.
+
+    Raise ResolveError if what can be had today is not what is locked.
+    """
+    if not wish.store.has(source.archive):
+        made = _archived_again(source, wish)
+        if made != source.archive:
+            raise ResolveError(
+                f"{wish.place}: the source is not the locked one: its archive is {made}, locked is {source.archive}",
+                remedy="restore the patches from version control, or run `envbuild lock RECIPE`",
+            )
+    return wish.store.path(source.archive)
+
+
+def _archived_again(source: Source, wish: Wish) -> str:
+    if isinstance(source, LockedGit):
+        return archive_git(wish)
+    fetch_wheels((source,), wish.store, wish.settings, indexes=wish.recipe.indexes)
+    return archive_sdist(wish, source.sha256, source.filename)
+
+
+def source_declarations(source: Source, wish: Wish) -> Project:
+    """Return what a locked source declares; no code of it is run."""
+    archive, folder = wish.store.path(source.archive), PurePosixPath(source.subdirectory)
+    settings = wish.package.build or BuildSettings()
+    project = source_project(
+        wish.project,
+        wish.place,
+        pyproject=read_text(archive, folder / "pyproject.toml"),
+        pkg_info=read_text(archive, folder / "PKG-INFO"),
+        said=settings.dependencies,
+        known=known_package(wish.name).dependencies,
+    )
+    return _named(wish.name, project, wish.place)
+
+
+def local_declarations(name: str, package: Package, folder: Path) -> Project:
+    """Return what a package in a folder beside the recipe declares."""
+    place = f"stack.{name}.path"
+    return _named(name, read_project(folder / str(package.path), place), place)
+
+
+def _named(name: str, project: Project, place: str) -> Project:
+    if project.name != canonicalize_name(name):
+        raise InvalidDocumentError(
+            f"{place}: the package calls itself {project.name}", remedy="use that name in `stack`"
+        )
+    return project
