@@ -36,7 +36,8 @@ def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
         "built": built,
         "python": f"python{recipe.python}",
         "tools": _version(lock.toolchain_wheels, "pip"),
-        "compiler": _compiler(lock.toolchain_wheels),
+        "compiler": _compiler(lock.compiler_wheels or lock.toolchain_wheels),
+        "separate": bool(lock.compiler_wheels),
         "cuda_major": (recipe.cuda or "").partition(".")[0],
         "environment": image_environment(lock),
         "labels": image_labels(recipe, lock),
@@ -48,6 +49,8 @@ def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
     if built:
         files["Dockerfile.toolchain"] = templates.get_template("Dockerfile.toolchain.j2").render(values)
         files["requirements.toolchain.txt"] = _requirements(lock.toolchain_wheels)
+    if lock.compiler_wheels:
+        files["requirements.compiler.txt"] = _requirements(lock.compiler_wheels)
     return files
 
 

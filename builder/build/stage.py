@@ -12,7 +12,9 @@ from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_ke
 from builder.build.wheels import build_wheel, built_wheel, plan_wheels
 from builder.errors import StaleLockError
 from builder.lock.debian import fetch_debs
+from builder.lock.sources import restore_source
 from builder.lock.wheels import fetch_wheels
+from builder.lock.wish import wishes_of
 from builder.recipe.workspace import workspace_of
 from builder.tools import show_lines, show_progress
 
@@ -82,10 +84,13 @@ def _compile(source: RecipeFile, locked: Lock, tools: Tools) -> tuple[BuiltWheel
     files = render_dockerfiles(source.recipe, locked)
     key = toolchain_key(files.get("Dockerfile.toolchain", ""), base_key(locked.file.debian), locked)
     built = []
-    for job in plan_wheels(source, locked, key):
+    wishes = {wish.project: wish for wish in wishes_of(source, tools.store, tools.settings)}
+    for job in plan_wheels(source, locked, key, tools.store.path):
         wheel = built_wheel(job, tools.store)
         if wheel is None:
-            wheel = _compile_one(job, _toolchain(key, files, locked, tools), tools)
+            if job.name in wishes:
+                restore_source(locked.sources[job.name], wishes[job.name])
+            wheel = _compile_one(job, _toolchain(key, files, source, locked, tools), tools)
         else:
             tools.console.current(f"wheel {wheel.filename}")
         built.append(wheel)
@@ -101,16 +106,15 @@ def _compile_one(job: WheelJob, toolchain: str, tools: Tools) -> BuiltWheel:
     return wheel
 
 
-def _toolchain(key: str, files: dict[str, str], locked: Lock, tools: Tools) -> str:
+def _toolchain(key: str, files: dict[str, str], source: RecipeFile, locked: Lock, tools: Tools) -> str:
     if has_toolchain(key, tools.engine, tools.store):
         return toolchain_tag(key)
     base = _base(locked, tools)
     debs = locked.file.debian.toolchain
-    with tools.console.step(
-        f"build the toolchain: {len(debs)} packages, {len(locked.toolchain_wheels)} wheels"
-    ) as step:
+    wheels = (*locked.toolchain_wheels, *locked.compiler_wheels)
+    with tools.console.step(f"build the toolchain: {len(debs)} packages, {len(wheels)} wheels") as step:
         fetch_debs(debs, tools.store, tools.settings, show_progress(step))
-        fetch_wheels(locked.toolchain_wheels, tools.store, tools.settings, show_progress(step))
+        fetch_wheels(wheels, tools.store, tools.settings, show_progress(step), indexes=source.recipe.indexes)
         return build_toolchain(
             files,
             key=key,

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from builder.lock.model import Lock, LockedWheel
     from builder.store import Store
 
+REQUIREMENTS = frozenset({"requirements.toolchain.txt", "requirements.compiler.txt"})
+
 
 def toolchain_key(dockerfile: str, base_key: str, lock: Lock) -> str:
     """Return the key of a toolchain: what its Dockerfile does, its base and every file that goes into it.
 
     Comments do not count, so recipes with the same toolchain share it and all that it compiled.
     """
+    compiler = {"compiler": [wheel.sha256 for wheel in lock.compiler_wheels]} if lock.compiler_wheels else {}
     instructions = [line for line in dockerfile.splitlines() if line and not line.startswith("#")]
     return key_of(
         {
@@ -29,6 +32,7 @@ def toolchain_key(dockerfile: str, base_key: str, lock: Lock) -> str:
             "base": base_key,
             "debs": [deb.sha256 for deb in lock.file.debian.toolchain],
             "wheels": [wheel.sha256 for wheel in lock.toolchain_wheels],
+            **compiler,
         }
     )
 
@@ -63,9 +67,9 @@ def build_toolchain(
         with store.scratch() as context:
             (context / "debs").mkdir()
             fill_debs(context / "debs")
-            wheels_folder(lock.toolchain_wheels, store, context / "wheels")
-            name = "requirements.toolchain.txt"
-            (context / name).write_text(files[name], encoding="utf-8")
+            wheels_folder({*lock.toolchain_wheels, *lock.compiler_wheels}, store, context / "wheels")
+            for name in REQUIREMENTS & {*files}:
+                (context / name).write_text(files[name], encoding="utf-8")
             image_id = engine.build(
                 ImageBuild(
                     dockerfile=files["Dockerfile.toolchain"], context=context, tag=tag, arguments={"BASE": base}

@@ -1,55 +1,78 @@
-"""Source trees as canonical tar files: the same names, bytes, links and executable bits give the same archive."""
+"""Archives of source trees: sdists read, and the canonical tar of a tree written, read and unpacked."""
 
 from __future__ import annotations
 
+import io
 import tarfile
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from builder.errors import ResolveError
+from builder.lock.tree import SourceFile, checked_tree, parents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
     from pathlib import Path, PurePosixPath
 
 
-def write_archive(tree: Path, archive: Path) -> None:
-    """Write the files and links of a source tree, with the folders above them, as a tar without times and owners."""
+def write_archive(tree: Mapping[str, SourceFile], archive: Path) -> None:
+    """Write a tree as a tar without times and owners, each file after the folders that lead to it."""
+    folders: set[str] = set()
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
-        for path in _members(tree):
-            info = tarfile.TarInfo(path.relative_to(tree).as_posix())
-            if path.is_symlink():
-                info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
-                tar.addfile(info)
-            elif path.is_dir():
-                info.type, info.mode = tarfile.DIRTYPE, 0o755
-                tar.addfile(info)
-            else:
-                info.size, info.mode = path.stat().st_size, 0o755 if path.stat().st_mode & 0o100 else 0o644
-                with path.open("rb") as file:
-                    tar.addfile(info, file)
+        for name, file in tree.items():
+            for folder in parents(name):
+                if folder not in folders:
+                    folders.add(folder)
+                    tar.addfile(_folder(folder))
+            tar.addfile(_member(name, file), io.BytesIO(file.data))
 
 
-def unpack_archive(archive: Path, folder: Path, *, label: str) -> None:
-    """Unpack a source archive below a folder; raise ResolveError if it is none or wants to write elsewhere."""
+def read_sdist(archive: Path, label: str) -> dict[str, SourceFile]:
+    """Return the tree of an sdist without its one top folder; raise ResolveError if the archive is no sdist."""
     try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="tar")
+        with tarfile.open(archive, "r:gz") as tar:
+            members = {member.name.removeprefix("./").rstrip("/"): member for member in tar if not member.isdir()}
+            files = {name: _read(tar, member) for name, member in members.items()}
     except (tarfile.TarError, EOFError, OSError) as error:
         raise ResolveError(f"{label} cannot be unpacked: {error}", remedy="") from error
+    if len({name.partition("/")[0] for name in files}) != 1 or not all("/" in name for name in files):
+        raise ResolveError(f"{label} has not one folder at its top, so it is no source distribution", remedy="")
+    return checked_tree({name.partition("/")[2]: file for name, file in files.items()}, label)
 
 
-def read_text(archive: Path, name: PurePosixPath) -> str | None:
-    """Return a text file of a canonical archive, None if it has no such file."""
+def read_texts(archive: Path, *names: PurePosixPath) -> tuple[str | None, ...]:
+    """Return text files of a canonical archive, None for each that it does not have."""
     with tarfile.open(archive) as tar:
-        try:
-            file: IO[bytes] | None = tar.extractfile(name.as_posix())
-        except KeyError:
-            return None
-        return None if file is None else file.read().decode(errors="replace")
+        members = {member.name: member for member in tar}
+        found = [members.get(name.as_posix()) for name in names]
+        files = [None if member is None else tar.extractfile(member) for member in found]
+        return tuple(None if file is None else file.read().decode(errors="replace") for file in files)
 
 
-def _members(tree: Path) -> Iterator[Path]:
-    """Yield files, links and the folders that lead to them, parents first, in the order of their names' bytes."""
-    found = [path for path in tree.rglob("*") if path.is_symlink() or path.is_file()]
-    folders = {parent for path in found for parent in path.parents if parent.is_relative_to(tree) and parent != tree}
-    return iter(sorted({*found, *folders}, key=lambda path: bytes(path.relative_to(tree))))
+def unpack_archive(archive: Path, folder: Path) -> None:
+    """Unpack a canonical archive below an empty folder, readable for everyone."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="tar")
+
+
+def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> SourceFile:
+    if member.issym():
+        return SourceFile(kind="link", data=member.linkname.encode(errors="surrogateescape"))
+    file = tar.extractfile(member)
+    if file is None:
+        raise tarfile.ExtractError(f"{member.name} is neither a file nor a link")
+    return SourceFile(kind="executable" if member.mode & 0o100 else "file", data=file.read())
+
+
+def _folder(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode = tarfile.DIRTYPE, 0o755
+    return info
+
+
+def _member(name: str, file: SourceFile) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    if file.kind == "link":
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, file.data.decode(errors="surrogateescape"), 0o777
+    else:
+        info.size, info.mode = len(file.data), 0o755 if file.kind == "executable" else 0o644
+    return info

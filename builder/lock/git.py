@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from builder import process
 from builder.document import key_of
 from builder.download import shown
 from builder.errors import ResolveError
 from builder.lock.model import LockedSubmodule
+from builder.lock.tree import SourceFile, checked_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,8 +36,9 @@ WITHOUT = (
 MIRROR_REMEDY = (
     "check address and network, or name a mirror: `git config --global url.MIRROR.insteadOf START-OF-ADDRESS`"
 )
-LINK, SUBMODULE, EXECUTABLE = "120000", "160000", "100755"
-BLOBS_AT_ONCE = 1000
+# Modes of git's tree entries; all others that exist are those of plain files.
+SUBMODULE = "160000"
+KINDS: dict[str, Literal["executable", "link"]] = {"100755": "executable", "120000": "link"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +62,14 @@ class Checkout:
     def has_ancestor(self, commit: str) -> bool:
         """Say whether another commit is in the history; a commit that the repository does not know is not."""
         return self.git("merge-base", "--is-ancestor", commit, self.commit).code == 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Export:
+    """The files of a commit by name, those of its submodules among them, and which submodules these are."""
+
+    files: dict[str, SourceFile]
+    submodules: tuple[LockedSubmodule, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,29 +99,27 @@ def fetch_commit(
     return checkout
 
 
-def export_commit(checkout: Checkout, folder: Path, store: Store, settings: Settings) -> tuple[LockedSubmodule, ...]:
-    """Write the files of a commit and of its submodules, raw as they are in the objects, and return the submodules.
+def export_commit(checkout: Checkout, store: Store, settings: Settings) -> Export:
+    """Return the files of a commit and of its submodules, raw as they are in the objects.
 
-    No attribute, line-end conversion or filter of any configuration counts; files of git LFS stay pointers.
+    No attribute, line-end conversion or filter of any configuration counts; files of git LFS stay pointers. Raise
+    ResolveError if a submodule cannot be had.
     """
     entries = _entries(checkout)
-    _write(checkout, [entry for entry in entries if entry.mode != SUBMODULE], folder)
-    found: list[LockedSubmodule] = []
+    files = _files(checkout, [entry for entry in entries if entry.mode != SUBMODULE])
     links = [entry for entry in entries if entry.mode == SUBMODULE]
     urls = _submodule_urls(checkout) if links else {}
+    submodules: list[LockedSubmodule] = []
     for entry in links:
         if entry.path not in urls:
             raise ResolveError(f"{checkout.place}: the submodule {entry.path} has no address in .gitmodules", remedy="")
         url = resolved_url(checkout.url, urls[entry.path])
-        inner = fetch_commit(url, entry.object, store, settings, place=f"{checkout.place}: submodule {entry.path}")
-        target = folder / entry.path
-        target.mkdir(parents=True, exist_ok=True)
-        found.append(LockedSubmodule(path=entry.path, url=url, commit=entry.object))
-        found += [
-            LockedSubmodule(path=f"{entry.path}/{deeper.path}", url=deeper.url, commit=deeper.commit)
-            for deeper in export_commit(inner, target, store, settings)
-        ]
-    return tuple(found)
+        place = f"{checkout.place}: submodule {entry.path}"
+        inner = export_commit(fetch_commit(url, entry.object, store, settings, place=place), store, settings)
+        files |= {f"{entry.path}/{name}": file for name, file in inner.files.items()}
+        submodules.append(LockedSubmodule(path=entry.path, url=url, commit=entry.object))
+        submodules += [each.model_copy(update={"path": f"{entry.path}/{each.path}"}) for each in inner.submodules]
+    return Export(files=checked_tree(files, checkout.place), submodules=tuple(submodules))
 
 
 def resolved_url(parent: str, url: str) -> str:
@@ -177,36 +185,22 @@ def _lines(ended: Completed) -> tuple[str, ...]:
 
 def _entries(checkout: Checkout) -> tuple[_Entry, ...]:
     listed = checkout.git("ls-tree", "-r", "-z", "--full-tree", checkout.commit).stdout
-    return tuple(_entry(line, checkout.place) for line in listed.split(b"\0") if line)
+    return tuple(_entry(line) for line in listed.split(b"\0") if line)
 
 
-def _entry(line: bytes, place: str) -> _Entry:
+def _entry(line: bytes) -> _Entry:
     head, _, name = line.partition(b"\t")
     mode, _, oid = head.decode().split(" ")
-    path = name.decode(errors="surrogateescape")
-    if {"..", "."}.intersection(path.split("/")) or ".git" in path.lower().split("/") or path.startswith("/"):
-        raise ResolveError(f"{place}: the commit holds a file with the forbidden name {path!r}", remedy="")
-    return _Entry(mode=mode, object=oid, path=path)
+    return _Entry(mode=mode, object=oid, path=name.decode(errors="surrogateescape"))
 
 
-def _write(checkout: Checkout, entries: Sequence[_Entry], folder: Path) -> None:
-    for start in range(0, len(entries), BLOBS_AT_ONCE):
-        some = entries[start : start + BLOBS_AT_ONCE]
-        asked = "".join(f"{entry.object}\n" for entry in some).encode()
-        for entry, data in zip(some, _blobs(checkout.git("cat-file", "--batch", stdin=asked).stdout), strict=True):
-            _write_file(entry, data, folder, checkout.place)
-
-
-def _write_file(entry: _Entry, data: bytes, folder: Path, place: str) -> None:
-    path = folder / entry.path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.parent.resolve().is_relative_to(folder.resolve()):
-        raise ResolveError(f"{place}: the commit writes {entry.path} through a link", remedy="")
-    if entry.mode == LINK:
-        path.symlink_to(data.decode(errors="surrogateescape"))
-    else:
-        path.write_bytes(data)
-        path.chmod(0o755 if entry.mode == EXECUTABLE else 0o644)
+def _files(checkout: Checkout, entries: Sequence[_Entry]) -> dict[str, SourceFile]:
+    asked = "".join(f"{entry.object}\n" for entry in entries).encode()
+    blobs = _blobs(checkout.git("cat-file", "--batch", stdin=asked).stdout)
+    return {
+        entry.path: SourceFile(kind=KINDS.get(entry.mode, "file"), data=data)
+        for entry, data in zip(entries, blobs, strict=True)
+    }
 
 
 def _blobs(answer: bytes) -> Iterator[bytes]:

@@ -9,10 +9,10 @@ from builder.lock.git import export_commit, fetch_commit
 from builder.lock.model import LockedGit, ProvenFix
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from builder.lock.git import Checkout
-    from builder.lock.model import LockedSubmodule
+    from builder.lock.tree import SourceFile
     from builder.lock.wish import Wish
     from builder.recipe.model import Fix
 
@@ -23,23 +23,30 @@ def locked_git(wish: Wish) -> LockedGit:
     Raise ResolveError where the commit cannot be had, a patch does not fit, or a fix is not in the source.
     """
     checkout = _checkout(wish)
-    archive, submodules, fixes = _archived(wish, checkout)
+    export = export_commit(checkout, wish.store, wish.settings)
+    tree = wish.patched(export.files)
+    subdirectory = wish.package.subdirectory or "."
+    if subdirectory != "." and not any(name.startswith(f"{subdirectory.rstrip('/')}/") for name in tree):
+        raise InvalidDocumentError(
+            f"{wish.place}.subdirectory: {checkout.commit} has no folder {subdirectory}",
+            remedy="give the folder with the package's pyproject.toml or setup.py, from the repository's root",
+        )
     return LockedGit(
         name=wish.project,
         url=checkout.url,
         commit=checkout.commit,
         tree=checkout.tree,
-        subdirectory=wish.package.subdirectory or ".",
-        submodules=submodules,
+        subdirectory=subdirectory,
+        submodules=export.submodules,
         patches=wish.patches,
-        fixes=fixes,
-        archive=archive,
+        fixes=tuple(_proven(fix, tree, checkout) for fix in wish.package.fixes),
+        archive=wish.keep(tree),
     )
 
 
 def archive_git(wish: Wish) -> str:
     """Make the canonical archive of a git source again and return its sha256."""
-    return _archived(wish, _checkout(wish))[0]
+    return wish.keep(wish.patched(export_commit(_checkout(wish), wish.store, wish.settings).files))
 
 
 def _checkout(wish: Wish) -> Checkout:
@@ -50,22 +57,7 @@ def _checkout(wish: Wish) -> Checkout:
     )
 
 
-def _archived(wish: Wish, checkout: Checkout) -> tuple[str, tuple[LockedSubmodule, ...], tuple[ProvenFix, ...]]:
-    with wish.store.scratch() as scratch:
-        tree = scratch / "source"
-        tree.mkdir()
-        submodules = export_commit(checkout, tree, wish.store, wish.settings)
-        subdirectory = wish.package.subdirectory or "."
-        if not (tree / subdirectory).is_dir():
-            raise InvalidDocumentError(
-                f"{wish.place}.subdirectory: {checkout.commit} has no folder {subdirectory}",
-                remedy="give the folder with the package's pyproject.toml or setup.py, from the repository's root",
-            )
-        archive = wish.archive(tree)
-        return archive, submodules, tuple(_proven(fix, tree, checkout) for fix in wish.package.fixes)
-
-
-def _proven(fix: Fix, tree: Path, checkout: Checkout) -> ProvenFix:
+def _proven(fix: Fix, tree: Mapping[str, SourceFile], checkout: Checkout) -> ProvenFix:
     """Return how the patched tree or the commit's history shows a fix; raise ResolveError if neither does."""
     if fix.file and fix.contains and fix.contains in _text(tree, fix.file):
         return ProvenFix(id=fix.id, proof=f"{fix.file} contains {fix.contains!r}")
@@ -79,7 +71,5 @@ def _proven(fix: Fix, tree: Path, checkout: Checkout) -> ProvenFix:
     )
 
 
-def _text(tree: Path, name: str) -> str:
-    path = tree / name
-    inside = path.resolve().is_relative_to(tree.resolve())
-    return path.read_text(encoding="utf-8", errors="replace") if inside and path.is_file() else ""
+def _text(tree: Mapping[str, SourceFile], name: str) -> str:
+    return tree[name].data.decode(errors="replace") if name in tree else ""

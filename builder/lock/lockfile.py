@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,16 @@ from builder.lock.python import (
     separate_compiler,
     toolchain_requirements,
 )
-from builder.lock.sources import local_declarations, locked_source, source_declarations
-from builder.lock.wish import Wish
+from builder.lock.sources import local_projects, locked_source, source_declarations
+from builder.lock.wish import wishes_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from builder.lock.model import LockedWheel
+    from builder.lock.project import Project
+    from builder.recipe.model import Recipe
     from builder.recipe.source import RecipeFile
     from builder.settings import Settings
     from builder.store import Store
@@ -131,25 +135,35 @@ def resolve_lock(source: RecipeFile, previous: Lock | None, store: Store, settin
     Versions of the `previous` lock are kept where the recipe still allows them.
     """
     question = question_of(source)
-    recipe, folder = source.recipe, source.folder
-    refuse_unreachable(recipe, settings)
-    sources = {wish.name: locked_source(wish) for wish in fetched_sources(source, store, settings)}
-    projects = {
-        **{
-            wish.name: source_declarations(sources[wish.name], wish)
-            for wish in fetched_sources(source, store, settings)
-        },
-        **{name: local_declarations(name, p, folder) for name, p in recipe.stack.items() if p.path is not None},
-    }
-    debian = resolve_debian(
-        question["debian"]["suite"], question["debian"]["base"], question["debian"]["toolchain"], store, settings
-    )
+    refuse_unreachable(source.recipe, settings)
+    worlds = question["debian"]
+    with ThreadPoolExecutor(1) as pool:  # Debian's resolver is another program: it works beside uv
+        debian = pool.submit(resolve_debian, worlds["suite"], worlds["base"], worlds["toolchain"], store, settings)
+        sources = {wish.name: (wish, locked_source(wish)) for wish in wishes_of(source, store, settings)}
+        projects = {
+            **{name: source_declarations(locked, wish) for name, (wish, locked) in sources.items()},
+            **local_projects(source.recipe, source.folder),
+        }
+        files = _python_files(source.recipe, projects, previous, store, settings)
+        file = LockFile(
+            question=question,
+            debian=debian.result(),
+            python={name: sha256_bytes(content) for name, content in files.items()},
+            sources=tuple(locked for _, locked in sources.values()) or None,
+            tools={"uv": version("uv")},
+        )
+    return {**files, LOCK: canonical_yaml(file.to_plain())}
+
+
+def _python_files(
+    recipe: Recipe, projects: Mapping[str, Project], previous: Lock | None, store: Store, settings: Settings
+) -> dict[str, bytes]:
     wished = {
         PYLOCK: requirements_of(recipe, projects),
         TOOLCHAIN: toolchain_requirements(recipe, projects),
         COMPILER: separate_compiler(recipe, projects),
     }
-    files = {
+    return {
         name: write_pylock(
             resolve_wheels(recipe, lines, store, settings, preferred=_wheels_before(name, previous)),
             python=recipe.python,
@@ -157,30 +171,6 @@ def resolve_lock(source: RecipeFile, previous: Lock | None, store: Store, settin
         for name, lines in wished.items()
         if lines or name == PYLOCK
     }
-    file = LockFile(
-        question=question,
-        debian=debian,
-        python={name: sha256_bytes(content) for name, content in files.items()},
-        sources=tuple(sources.values()) or None,
-        tools={"uv": version("uv")},
-    )
-    return {**files, LOCK: canonical_yaml(file.to_plain())}
-
-
-def fetched_sources(source: RecipeFile, store: Store, settings: Settings) -> tuple[Wish, ...]:
-    """Return the packages of a recipe that are compiled from git or an sdist, by name."""
-    return tuple(
-        Wish(
-            name=name,
-            package=package,
-            recipe=source.recipe,
-            folder=source.folder,
-            store=store,
-            settings=settings,
-        )
-        for name, package in sorted(source.recipe.stack.items())
-        if package.from_source and package.path is None
-    )
 
 
 def _wheels_before(name: str, previous: Lock | None) -> tuple[LockedWheel, ...]:

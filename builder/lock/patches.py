@@ -10,10 +10,13 @@ from builder.document import sha256_bytes
 from builder.errors import InvalidDocumentError, ResolveError
 from builder.lock.git import WITHOUT
 from builder.lock.model import LockedPatch
+from builder.lock.tree import read_tree, write_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+    from builder.lock.tree import SourceFile
 
 FAILED = re.compile(r"^error: patch failed: (?P<file>.*):(?P<line>\d+)$", re.MULTILINE)
 HUNK = re.compile(r"^@@ -(?P<line>\d+)\S* \+\S+ @@", re.MULTILINE)
@@ -25,19 +28,19 @@ def locked_patches(files: Iterable[str], folder: Path, place: str) -> tuple[Lock
     return tuple(LockedPatch(file=name, sha256=sha256_bytes(_read(folder, name, place))) for name in files)
 
 
-def apply_patches(patches: Iterable[LockedPatch], folder: Path, tree: Path, place: str) -> None:
-    """Apply patch files of the recipe's `folder` to a source tree, in order; no context line may differ.
+def patched_tree(
+    tree: dict[str, SourceFile], patches: Sequence[LockedPatch], folder: Path, scratch: Path, place: str
+) -> dict[str, SourceFile]:
+    """Return a source tree with the patch files of the recipe's `folder` applied in order; no context line may differ.
 
-    Raise ResolveError if a patch does not fit or is another file than the locked one.
+    `scratch` is an empty folder. Raise ResolveError if a patch does not fit.
     """
+    if not patches:
+        return tree
+    write_tree(tree, scratch)
     for patch in patches:
-        data = _read(folder, patch.file, place)
-        if sha256_bytes(data) != patch.sha256:
-            raise ResolveError(
-                f"{place}: {patch.file} has sha256 {sha256_bytes(data)}, the lock says {patch.sha256}",
-                remedy="restore the patch from version control, or run `envbuild lock RECIPE`",
-            )
-        _apply(patch.file, data, tree, place)
+        _apply(patch.file, _read(folder, patch.file, place), scratch, place)
+    return read_tree(scratch, place)
 
 
 def _read(folder: Path, name: str, place: str) -> bytes:

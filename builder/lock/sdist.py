@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from builder.download import Download, fetch_all, shown
 from builder.errors import ResolveError
-from builder.lock.archive import unpack_archive
+from builder.lock.archive import read_sdist
 from builder.lock.index import index_endpoint, index_of, mirrored, project_files
 from builder.lock.model import LockedSdist
 from builder.lock.uv import end_of_day
@@ -42,14 +42,7 @@ def locked_sdist(wish: Wish) -> LockedSdist:
 
 def archive_sdist(wish: Wish, sha256: str, filename: str) -> str:
     """Make the canonical archive of an sdist in the store and return the archive's sha256."""
-    with wish.store.scratch() as scratch:
-        unpacked = scratch / "unpacked"
-        unpacked.mkdir()
-        unpack_archive(wish.store.path(sha256), unpacked, label=f"{wish.place}: {filename}")
-        tops = list(unpacked.iterdir())
-        if len(tops) != 1 or not tops[0].is_dir():
-            raise ResolveError(f"{wish.place}: {filename} has not one folder at its top, so it is no sdist", remedy="")
-        return wish.archive(tops[0])
+    return wish.keep(wish.patched(read_sdist(wish.store.path(sha256), f"{wish.place}: {filename}")))
 
 
 def _in_index(wish: Wish) -> IndexFile:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from builder.errors import InvalidDocumentError, ResolveError
-from builder.lock.archive import read_text
+from builder.lock.archive import read_texts
 from builder.lock.gitsource import archive_git, locked_git
 from builder.lock.model import LockedGit, LockedSdist
 from builder.lock.project import read_project, source_project
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from builder.lock.project import Project
     from builder.lock.wish import Wish
-    from builder.recipe.model import Package
+    from builder.recipe.model import Package, Recipe
 
 Source = LockedSdist | LockedGit
 
@@ -61,11 +61,12 @@ def source_declarations(source: Source, wish: Wish) -> Project:
     """Return what a locked source declares; no code of it is run."""
     archive, folder = wish.store.path(source.archive), PurePosixPath(source.subdirectory)
     settings = wish.package.build or BuildSettings()
+    pyproject, pkg_info = read_texts(archive, folder / "pyproject.toml", folder / "PKG-INFO")
     project = source_project(
         wish.project,
         wish.place,
-        pyproject=read_text(archive, folder / "pyproject.toml"),
-        pkg_info=read_text(archive, folder / "PKG-INFO"),
+        pyproject=pyproject,
+        pkg_info=pkg_info,
         said=settings.dependencies,
         known=known_package(wish.name).dependencies,
     )
@@ -76,6 +77,11 @@ def local_declarations(name: str, package: Package, folder: Path) -> Project:
     """Return what a package in a folder beside the recipe declares."""
     place = f"stack.{name}.path"
     return _named(name, read_project(folder / str(package.path), place), place)
+
+
+def local_projects(recipe: Recipe, folder: Path) -> dict[str, Project]:
+    """Return what the packages in folders beside a recipe declare, by their names in the stack."""
+    return {name: local_declarations(name, p, folder) for name, p in recipe.stack.items() if p.path is not None}
 
 
 def _named(name: str, project: Project, place: str) -> Project:

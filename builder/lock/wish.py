@@ -1,4 +1,4 @@
-"""One package of a recipe that is to come as source, and how its patched tree becomes a canonical archive."""
+"""One package of a recipe that is to come as source, and how its tree is patched and kept."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from packaging.utils import canonicalize_name
 
 from builder.document import sha256_file
 from builder.lock.archive import write_archive
-from builder.lock.patches import apply_patches, locked_patches
+from builder.lock.patches import locked_patches, patched_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.lock.model import LockedPatch
+    from builder.lock.tree import SourceFile
     from builder.recipe.model import Package, Recipe
+    from builder.recipe.source import RecipeFile
     from builder.settings import Settings
     from builder.store import Store
 
@@ -46,10 +48,30 @@ class Wish:
         """The package's patch files as they are now."""
         return locked_patches(self.package.patches, self.folder, f"{self.place}.patches")
 
-    def archive(self, tree: Path) -> str:
-        """Apply the patches to a source tree and keep its canonical archive; return the archive's sha256."""
-        apply_patches(self.patches, self.folder, tree, f"{self.place}.patches")
-        archive = tree.with_name(f"{tree.name}.tar")
-        write_archive(tree, archive)
-        sha256 = sha256_file(archive)
-        return sha256 if self.store.has(sha256) else self.store.add(archive, sha256)
+    def patched(self, tree: dict[str, SourceFile]) -> dict[str, SourceFile]:
+        """Return a source tree with the package's patches applied; raise ResolveError if one does not fit."""
+        with self.store.scratch() as scratch:
+            return patched_tree(tree, self.patches, self.folder, scratch, f"{self.place}.patches")
+
+    def keep(self, tree: dict[str, SourceFile]) -> str:
+        """Keep the canonical archive of a tree in the store; return its sha256."""
+        with self.store.scratch() as scratch:
+            write_archive(tree, scratch / "source.tar")
+            sha256 = sha256_file(scratch / "source.tar")
+            return sha256 if self.store.has(sha256) else self.store.add(scratch / "source.tar", sha256)
+
+
+def wishes_of(source: RecipeFile, store: Store, settings: Settings) -> tuple[Wish, ...]:
+    """Return the packages of a recipe that are compiled from git or an sdist, by name."""
+    return tuple(
+        Wish(
+            name=name,
+            package=package,
+            recipe=source.recipe,
+            folder=source.folder,
+            store=store,
+            settings=settings,
+        )
+        for name, package in sorted(source.recipe.stack.items())
+        if package.from_source and package.path is None
+    )
