@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
+import tarfile
 import threading
 import zipfile
 from base64 import b64encode
@@ -14,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 JSON = "application/vnd.pypi.simple.v1+json"
 
@@ -34,6 +36,17 @@ def wheel_bytes(name: str, version: str, requires: tuple[str, ...] = (), tag: st
     with zipfile.ZipFile(output, "w") as archive:
         for path, text in files.items():
             archive.writestr(zipfile.ZipInfo(path), text)
+    return output.getvalue()
+
+
+def sdist_bytes(name: str, version: str, files: Mapping[str, str]) -> bytes:
+    """Return a source distribution with these files below its folder; equal arguments give equal bytes."""
+    output = io.BytesIO()
+    with gzip.GzipFile(fileobj=output, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, text in files.items():
+            info = tarfile.TarInfo(f"{name}-{version}/{path}")
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
     return output.getvalue()
 
 
@@ -71,8 +84,18 @@ class PackageIndex:
         uploaded: str = "2026-01-01T00:00:00Z",
     ) -> bytes:
         """Publish a wheel and return its bytes."""
-        filename = f"{name}-{version}-{tag}.whl"
-        data = wheel_bytes(name, version, requires, tag)
+        filename = f"{name.replace('-', '_')}-{version}-{tag}.whl"
+        data = wheel_bytes(name.replace("-", "_"), version, requires, tag)
+        self.files.setdefault(name, {})[filename] = data
+        self.uploaded[filename] = uploaded
+        return data
+
+    def add_sdist(
+        self, name: str, version: str, files: Mapping[str, str], *, uploaded: str = "2026-01-01T00:00:00Z"
+    ) -> bytes:
+        """Publish a source distribution and return its bytes."""
+        filename = f"{name.replace('-', '_')}-{version}.tar.gz"
+        data = sdist_bytes(name.replace("-", "_"), version, files)
         self.files.setdefault(name, {})[filename] = data
         self.uploaded[filename] = uploaded
         return data
@@ -93,7 +116,7 @@ class PackageIndex:
             }
             for name, data in files.items()
         ]
-        versions = sorted({name.split("-")[1] for name in files})
+        versions = sorted({name.removesuffix(".tar.gz").split("-")[1] for name in files})
         meta = {"api-version": "1.1"}
         return JSON, json.dumps({"meta": meta, "name": project, "versions": versions, "files": listed}).encode()
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.errors import InvalidDocumentError, ResolveError
-from builder.lock.python import built_packages, python_question, requirements_of, toolchain_requirements
+from builder.lock import python
+from builder.lock.python import built_packages, python_question, separate_compiler
+from builder.lock.sources import local_projects
 from builder.recipe.model import Recipe
 
 if TYPE_CHECKING:
@@ -37,6 +39,14 @@ def recipe(stack: dict[str, Any], **fields: Any) -> Recipe:
         **fields,
     }
     return Recipe.from_json(json.dumps(plain), source="test")
+
+
+def requirements_of(wished: Recipe, folder: Path) -> tuple[str, ...]:
+    return python.requirements_of(wished, local_projects(wished, folder))
+
+
+def toolchain_requirements(wished: Recipe, folder: Path) -> tuple[str, ...]:
+    return python.toolchain_requirements(wished, local_projects(wished, folder))
 
 
 def add_package(folder: Path, text: str) -> None:
@@ -75,10 +85,12 @@ def test_an_extra_that_a_local_package_does_not_declare_is_refused(folder: Path)
         requirements_of(recipe({"my-kernels": {"path": "kernels", "extras": ["quick"]}}), folder)
 
 
-def test_the_toolchain_has_the_compiler_and_the_build_requirements_with_the_pins_of_the_stack(folder: Path) -> None:
+COMPILER = "cuda-toolkit[cccl,crt,cudart,nvcc,nvvm]==13.1.*"
+
+
+def test_the_toolchain_has_the_build_requirements_with_the_pins_of_the_stack(folder: Path) -> None:
     assert toolchain_requirements(recipe(STACK), folder) == (
         "build",
-        "cuda-toolkit[cccl,crt,cudart,nvcc,nvvm]==13.1.*",
         "ninja",
         "pip",
         "setuptools>=40.8.0",
@@ -86,6 +98,21 @@ def test_the_toolchain_has_the_compiler_and_the_build_requirements_with_the_pins
         "torch==2.11.0",
         "wheel",
     )
+
+
+def test_the_cuda_compiler_lives_apart_only_where_torch_brings_cuda_libraries_of_its_own(folder: Path) -> None:
+    with_torch, without = recipe(STACK), recipe({"my-other": {"path": "other"}})
+    assert separate_compiler(with_torch, local_projects(with_torch, folder)) == (COMPILER,)
+    assert separate_compiler(without, local_projects(without, folder)) == ()
+    assert COMPILER in toolchain_requirements(without, folder)
+    assert separate_compiler(recipe({"torch": "2.11.0"}), {}) == ()
+
+
+def test_a_build_requirement_of_another_index_comes_with_all_that_the_stack_takes_from_there(folder: Path) -> None:
+    indexes = {"more": {"url": "https://example.org/simple", "packages": ["torch", "triton", "torchaudio"]}}
+    wished = recipe({**STACK, "triton": "3.5.1"}, indexes=indexes)
+    assert "triton==3.5.1" in toolchain_requirements(wished, folder)
+    assert "triton==3.5.1" not in toolchain_requirements(recipe({**STACK, "triton": "3.5.1"}), folder)
 
 
 def test_without_cuda_the_toolchain_has_no_compiler_of_nvidia(folder: Path) -> None:
@@ -97,22 +124,6 @@ def test_where_nothing_is_compiled_there_is_no_toolchain(folder: Path) -> None:
     wished = recipe({"torch": "2.11.0"})
     assert toolchain_requirements(wished, folder) == ()
     assert "cuda" not in python_question(wished, folder)
-
-
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ({"git": "https://example.org/x", "commit": "0" * 40}, "building from a git commit is not supported yet"),
-        ({"version": "1.0", "build": {}}, "building from its source distribution is not supported yet"),
-    ],
-)
-def test_a_source_that_cannot_be_locked_so_far_is_refused_and_never_replaced_by_a_wheel(
-    source: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    for ask in (requirements_of, toolchain_requirements):
-        with pytest.raises(ResolveError, match=rf"stack\.x: {said}") as caught:
-            ask(recipe({"x": source}), tmp_path)
-        assert caught.value.exit_code == 6
 
 
 @pytest.mark.parametrize(

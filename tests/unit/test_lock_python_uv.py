@@ -9,7 +9,8 @@ import pytest
 
 from builder.errors import InvalidDocumentError, ResolveError
 from builder.lock.pylock import write_pylock
-from builder.lock.python import resolve_python, resolve_stack, resolve_toolchain
+from builder.lock.python import requirements_of, resolve_python, resolve_wheels, toolchain_requirements
+from builder.lock.sources import local_projects
 from builder.lock.target import Target
 from builder.lock.uv import Question, end_of_day, explanation, uv_command, uv_files
 from builder.recipe.model import Index, Recipe
@@ -63,6 +64,10 @@ def resolve(index: PackageIndex, store: Store, *requirements: str, **more: Any) 
     return versions(
         resolve_python(requirements, target=TRIXIE, store=store, settings=settings_for(index), **more),
     )
+
+
+def resolve_stack(wished: Recipe, folder: Path, store: Store, settings: Settings) -> tuple[LockedWheel, ...]:
+    return resolve_wheels(wished, requirements_of(wished, local_projects(wished, folder)), store, settings)
 
 
 def recipe(stack: dict[str, Any], **fields: Any) -> Recipe:
@@ -166,12 +171,8 @@ def test_the_toolchain_of_a_local_package_is_resolved_too(index: PackageIndex, s
     index.add("pyproject-hooks", "1.2", tag="py3-none-any")
     index.add("pip", "26.0")
     wished = recipe({"mine": {"path": "."}})
-    index.files["pyproject-hooks"] = {
-        name.replace("pyproject-hooks", "pyproject_hooks"): data
-        for name, data in index.files["pyproject-hooks"].items()
-    }
-    index.uploaded["pyproject_hooks-1.2-py3-none-any.whl"] = "2026-01-01T00:00:00Z"
-    wheels = resolve_toolchain(wished, tmp_path, store, settings_for(index))
+    lines = toolchain_requirements(wished, local_projects(wished, tmp_path))
+    wheels = resolve_wheels(wished, lines, store, settings_for(index))
     assert versions(wheels) == {"build": "1.0", "lib": "2.0", "pip": "26.0", "pyproject-hooks": "1.2"}
 
 

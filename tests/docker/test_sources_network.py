@@ -1,0 +1,110 @@
+"""Sources on the whole road: a package from git with a patch and one from an sdist are locked, compiled and installed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.build.base import base_key
+from builder.build.render import render_dockerfiles
+from builder.build.stage import build_recipe
+from builder.build.toolchain import toolchain_key, toolchain_tag
+from builder.build.wheels import built_wheel, plan_wheels
+from builder.console import Console
+from builder.engine import ContainerRun
+from builder.lock.lockfile import current_lock, resolve_lock, write_lock
+from builder.recipe.source import read_recipe
+from builder.settings import mirror_setting, settings_from
+from builder.store import Store
+from builder.tools import Tools
+from tests.docker.python_rootfs import system_python
+from tests.git_repositories import commit
+from tests.package_index import PackageIndex, serve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.dockerd.client import DockerEngine
+
+pytestmark = [pytest.mark.docker, pytest.mark.network]
+
+RECIPE = """version: 1
+name: envbuild-test-sources
+target: {gpu: h200}
+base: {debian: SUITE}
+python: "PYTHON"
+as-of: 2026-11-25
+indexes:
+  tiny: {url: "https://tiny.example.org/simple/", packages: [tiny-sdist]}
+stack:
+  tiny-git:
+    git: FOLDER/repo
+    commit: COMMIT
+    subdirectory: python
+    patches: [a.patch]
+    fixes:
+      - {id: answer, file: python/tiny_git/__init__.py, contains: "ANSWER = 42"}
+    build: {}
+  tiny-sdist: {version: "1.0", build: {requires: [flit-core]}}
+"""
+GIT = {
+    "VERSION": "7\n",
+    "python/setup.py": (
+        "from pathlib import Path\nfrom setuptools import setup\n"
+        'setup(name="tiny-git", version=Path("../VERSION").read_text().strip(), packages=["tiny_git"])\n'
+    ),
+    "python/pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+    '[project]\nname = "tiny-git"\ndynamic = ["version"]\ndependencies = ["tiny-sdist"]\n',
+    "python/tiny_git/__init__.py": "from tiny_sdist import HALF\n\nANSWER = 0\n",
+}
+PATCH = """--- a/python/tiny_git/__init__.py
++++ b/python/tiny_git/__init__.py
+@@ -1,3 +1,3 @@
+ from tiny_sdist import HALF
+ 
+-ANSWER = 0
++ANSWER = 42
+"""
+SDIST = {
+    "PKG-INFO": "Metadata-Version: 2.2\nName: tiny-sdist\nVersion: 1.0\n",
+    "pyproject.toml": '[build-system]\nrequires = ["flit-core"]\nbuild-backend = "flit_core.buildapi"\n'
+    '[project]\nname = "tiny-sdist"\nversion = "1.0"\ndescription = "x"\n',
+    "tiny_sdist.py": '"""x"""\n\nHALF = 21\n',
+}
+
+
+def test_sources_from_git_and_from_an_index_end_in_the_image(engine: DockerEngine, tmp_path: Path) -> None:
+    python = system_python()
+    head = commit(tmp_path / "repo", GIT)
+    (tmp_path / "a.patch").write_text(PATCH, encoding="utf-8")
+    text = RECIPE.replace("COMMIT", head).replace("FOLDER", str(tmp_path)).replace("PYTHON", python)
+    (tmp_path / "r.yaml").write_text(text.replace("SUITE", "bookworm" if python == "3.11" else "trixie"))
+    source = read_recipe(tmp_path / "r.yaml")
+    index = PackageIndex()
+    index.add_sdist("tiny-sdist", "1.0", SDIST)
+    with serve(index):
+        settings = settings_from({**os.environ, mirror_setting("tiny"): index.url})
+        store = Store(tmp_path / "store")
+        write_lock(tmp_path / "lock", resolve_lock(source, None, store, settings))
+        lock = current_lock(source, tmp_path / "lock")
+        for fetched in lock.sources.values():  # what another machine has to fetch again
+            store.path(fetched.archive).unlink()
+        tools = Tools(settings=settings, store=store, console=Console(), connect=lambda: engine)
+        files = render_dockerfiles(source.recipe, lock)
+        key = toolchain_key(files["Dockerfile.toolchain"], base_key(lock.file.debian), lock)
+        try:
+            image = build_recipe(source, lock, tools)
+            script = "import tiny_git, tiny_sdist; print(tiny_git.ANSWER, tiny_sdist.HALF)"
+            ended = engine.run(ContainerRun(image=image.reference, command=("python3", "-c", script)))
+        finally:
+            engine.remove_image(f"envbuild/{source.recipe.name}:latest")
+            engine.remove_image(toolchain_tag(key))
+    assert (ended.code, ended.stdout) == (0, b"42 21\n"), ended.stderr
+    wheels = [built_wheel(job, store) for job in plan_wheels(source, lock, key, store.path)]
+    assert [wheel.filename if wheel else None for wheel in wheels] == [
+        "tiny_git-7-py3-none-any.whl",
+        "tiny_sdist-1.0-py3-none-any.whl",
+    ]
+    assert "nvidia" not in files["Dockerfile.toolchain"]
