@@ -91,10 +91,8 @@ def fetch_commit(
     repository = store.root / "git" / f"{key[:32]}.git"
     checkout = Checkout(repository=repository, url=url, commit=commit, place=place)
     with store.exclusive(f"git-{key[:32]}"):
-        if not (repository / "HEAD").is_file():
-            kind = "sha256" if len(commit) == 64 else "sha1"
-            _git("init", "--quiet", "--bare", "--template=", f"--object-format={kind}", str(repository))
         if checkout.git("rev-parse", "--quiet", "--verify", _kept(commit)).code != 0:
+            _prepare(checkout)
             _fetch(checkout, settings, depth=() if history else ("--depth=1",))
     return checkout
 
@@ -134,6 +132,20 @@ def resolved_url(parent: str, url: str) -> str:
 
 def _kept(commit: str) -> str:
     return f"refs/envbuild/{commit}"
+
+
+def _prepare(checkout: Checkout) -> None:
+    """Make the repository where there is none; take away what a killed git left locked, since nobody else is here."""
+    kind = "sha256" if len(checkout.commit) == 64 else "sha1"
+    ended = _git("init", "--quiet", "--bare", "--template=", f"--object-format={kind}", str(checkout.repository))
+    if ended.code != 0:
+        raise ResolveError(
+            f"{checkout.place}: git cannot make the repository {checkout.repository}",
+            remedy="remove that folder, and see whether its disk is full",
+            evidence=_lines(ended),
+        )
+    for left in checkout.repository.rglob("*.lock"):
+        left.unlink()
 
 
 def _git(*arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None) -> Completed:

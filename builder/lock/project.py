@@ -35,13 +35,20 @@ class Project:
 
     def dependencies_with(self, extras: Iterable[str]) -> tuple[str, ...]:
         """Return the dependencies together with those of some extras; raise InvalidDocumentError for an unknown one."""
-        wanted = {*self.dependencies}
-        for extra in extras:
+        wanted, seen, waiting = {*self.dependencies}, set[str](), [canonicalize_name(extra) for extra in extras]
+        while waiting:
+            extra = waiting.pop()
             if extra not in self.extras:
                 raise InvalidDocumentError(
                     f"{self.name} declares no extra {extra!r}", remedy=f"it has {[*self.extras]}"
                 )
-            wanted.update(self.extras[extra])
+            seen.add(extra)
+            for line in self.extras[extra]:
+                requirement = Requirement(line)
+                if canonicalize_name(requirement.name) == self.name:  # an extra may be made of others of the package
+                    waiting += [inner for inner in map(canonicalize_name, requirement.extras) if inner not in seen]
+                else:
+                    wanted.add(line)
         return tuple(sorted(wanted))
 
 

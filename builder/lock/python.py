@@ -58,13 +58,18 @@ def requirements_of(recipe: Recipe, projects: Mapping[str, Project]) -> tuple[st
 def toolchain_requirements(recipe: Recipe, projects: Mapping[str, Project]) -> tuple[str, ...]:
     """Return what the toolchain's wheels must satisfy, sorted; nothing if nothing is compiled.
 
-    A build requirement that the stack pins takes the stack's version, so that it is compiled against what will run.
+    A build requirement that the stack pins takes the stack's version, so that it is compiled against what will run; if
+    it comes from an index of the recipe, so does all that the stack takes from that index: it was made to fit together.
     """
     pins = {canonicalize_name(name): _pin(name, p) for name, p in recipe.stack.items() if not p.from_source}
     lines = {*BUILD_TOOLS} if projects else set()
     for name, project in projects.items():
         for line in _build_requirements(name, recipe.stack[name], project):
             lines.add(pins.get(canonicalize_name(Requirement(line).name), line))
+    names = {canonicalize_name(Requirement(line).name) for line in lines}
+    for index in recipe.indexes.values():
+        tied = {canonicalize_name(package) for package in index.packages}
+        lines.update(pins[name] for name in (tied & {*pins} if tied & names else ()))
     if not _has_torch(lines):
         lines.update(compiler_requirements(recipe))
     return tuple(sorted(lines))

@@ -1,4 +1,4 @@
-"""Sources on the whole road: a package from git with a patch and one from an sdist are locked, compiled and installed."""
+"""Sources on the whole road: a patched package from git and one from an sdist are locked, compiled and installed."""
 
 from __future__ import annotations
 
@@ -57,20 +57,19 @@ GIT = {
     ),
     "python/pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
     '[project]\nname = "tiny-git"\ndynamic = ["version"]\ndependencies = ["tiny-sdist"]\n',
-    "python/tiny_git/__init__.py": "from tiny_sdist import HALF\n\nANSWER = 0\n",
+    "python/tiny_git/__init__.py": "from tiny_sdist import HALF\nANSWER = 0\n",
 }
 PATCH = """--- a/python/tiny_git/__init__.py
 +++ b/python/tiny_git/__init__.py
-@@ -1,3 +1,3 @@
+@@ -1,2 +1,2 @@
  from tiny_sdist import HALF
- 
 -ANSWER = 0
 +ANSWER = 42
 """
 SDIST = {
     "PKG-INFO": "Metadata-Version: 2.2\nName: tiny-sdist\nVersion: 1.0\n",
     "pyproject.toml": '[build-system]\nrequires = ["flit-core"]\nbuild-backend = "flit_core.buildapi"\n'
-    '[project]\nname = "tiny-sdist"\nversion = "1.0"\ndescription = "x"\n',
+    '[project]\nname = "tiny-sdist"\nversion = "1.0"\ndescription = "x"\nrequires-python = ">=3"\n',
     "tiny_sdist.py": '"""x"""\n\nHALF = 21\n',
 }
 

@@ -219,6 +219,15 @@ def test_the_mirror_that_gits_own_configuration_names_is_used(tmp_path: Path, st
     assert locked.url == "https://git.example.org/org/pkg"
 
 
+def test_what_a_killed_git_left_locked_does_not_stop_the_next(tmp_path: Path, store: Store) -> None:
+    head = commit(tmp_path / "repo", FILES)
+    with pytest.raises(ResolveError):
+        lock(tmp_path, store, tmp_path / "repo", "1" * 40)
+    (repository,) = (store.root / "git").iterdir()
+    (repository / "shallow.lock").write_text("")
+    assert lock(tmp_path, store, tmp_path / "repo", head).commit == head
+
+
 def test_a_subdirectory_that_the_commit_does_not_have_is_named(tmp_path: Path, store: Store) -> None:
     head = commit(tmp_path / "repo", FILES)
     with pytest.raises(InvalidDocumentError, match=rf"stack\.pkg\.subdirectory: {head} has no folder src"):

@@ -83,6 +83,7 @@ def test_the_pinned_sdist_is_locked_and_its_wheel_is_not_taken(
 def test_a_lost_archive_is_made_again_from_the_locked_file(index: PackageIndex, tmp_path: Path, store: Store) -> None:
     wished = wish(index, tmp_path, store)
     locked = locked_source(wished)
+    assert isinstance(locked, LockedSdist)
     for sha256 in (locked.archive, locked.sha256):
         store.path(sha256).unlink()
     index.add_sdist("pkg", "1.0", {"PKG-INFO": PKG_INFO, "setup.py": "other"})
