@@ -1,7 +1,8 @@
 """The content-addressed store: files by sha256, results by key; atomic, shared by processes, safe against `kill -9`.
 
 Layout under the root: `files/ab/abcd…` (bytes named by their sha256), `results/KIND/KEY.json` (what a job with that key
-produced), `git/` (bare repositories by address), `tmp/` (unfinished work, never read), `locks/` (one advisory lock per running job), `logs/`.
+produced), `git/` (bare repositories by address), `tmp/` (unfinished work, never read), `locks/` (one advisory lock per
+running job), `logs/`.
 """
 
 from __future__ import annotations
