@@ -102,12 +102,14 @@ def test_neither_configuration_nor_mask_nor_another_store_changes_the_archive(
     first = lock(tmp_path, store, tmp_path / "repo", head, patches=["plain.patch"])
     (tmp_path / ".gitconfig").write_text("[core]\n\tautocrlf = true\n\teol = crlf\n[apply]\n\twhitespace = fix\n")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("GIT_OBJECT_DIRECTORY", str(tmp_path / "elsewhere"))
     before = os.umask(0o077)
     try:
         again = lock(tmp_path, Store(tmp_path / "other"), tmp_path / "repo", head, patches=["plain.patch"])
     finally:
         os.umask(before)
     assert again == first
+    assert not (tmp_path / "elsewhere").exists()
     assert "windows.bat" in contents(first, store)
 
 
@@ -220,12 +222,14 @@ def test_the_mirror_that_gits_own_configuration_names_is_used(tmp_path: Path, st
 
 
 def test_what_a_killed_git_left_locked_does_not_stop_the_next(tmp_path: Path, store: Store) -> None:
-    head = commit(tmp_path / "repo", FILES)
+    commit(tmp_path / "repo", FILES)
+    head = commit(tmp_path / "repo", {"more.txt": "x"})
     with pytest.raises(ResolveError):
         lock(tmp_path, store, tmp_path / "repo", "1" * 40)
     (repository,) = (store.root / "git").iterdir()
     (repository / "shallow.lock").write_text("")
     assert lock(tmp_path, store, tmp_path / "repo", head).commit == head
+    assert (repository / "shallow").read_text().split() == [head]  # the commit came alone, as with a first fetch
 
 
 def test_a_subdirectory_that_the_commit_does_not_have_is_named(tmp_path: Path, store: Store) -> None:
