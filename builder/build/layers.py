@@ -79,9 +79,14 @@ def make_layers(
     return tuple(Layer(title=plan.title, blob=_made(plan, key, store)) for plan, key in keyed)
 
 
+def base_reference(base: Layer) -> str:
+    """Return the local tag of a base."""
+    return f"envbuild/base:{base.blob.diff_id.removeprefix('sha256:')[:16]}"
+
+
 def load_base(base: Layer, *, epoch: int, engine: Engine, store: Store) -> str:
     """Load the base alone into the engine and return its reference there."""
-    reference = f"envbuild/base:{base.blob.diff_id.removeprefix('sha256:')[:16]}"
+    reference = base_reference(base)
     load_image(assemble((base,), ImageSettings(epoch=epoch)), reference, engine=engine, store=store)
     return reference
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build.base import base_key
+from builder.build.base import base_key, bootstrap_base
+from builder.build.layers import base_reference, make_base_layer
 from builder.build.render import render_dockerfiles
 from builder.build.stage import build_recipe
 from builder.build.toolchain import toolchain_key, toolchain_tag
 from builder.build.wheels import built_wheel, plan_wheels
 from builder.console import Console
 from builder.engine import ContainerRun
+from builder.lock.debian import fetch_debs
 from builder.lock.lockfile import current_lock, resolve_lock, write_lock
 from builder.recipe.source import read_recipe
 from builder.settings import mirror_setting, settings_from
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.dockerd.client import DockerEngine
+    from builder.lock.model import Lock
+    from builder.settings import Settings
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 
@@ -74,6 +78,11 @@ SDIST = {
 }
 
 
+def _base_tag(lock: Lock, store: Store, settings: Settings) -> str:
+    fetch_debs(lock.file.debian.base, store, settings)
+    return base_reference(make_base_layer(bootstrap_base(lock.file.debian, store).sha256, store=store))
+
+
 def test_sources_from_git_and_from_an_index_end_in_the_image(engine: DockerEngine, tmp_path: Path) -> None:
     python = system_python()
     head = commit(tmp_path / "repo", GIT)
@@ -93,6 +102,8 @@ def test_sources_from_git_and_from_an_index_end_in_the_image(engine: DockerEngin
         tools = Tools(settings=settings, store=store, console=Console(), connect=lambda: engine)
         files = render_dockerfiles(source.recipe, lock)
         key = toolchain_key(files["Dockerfile.toolchain"], base_key(lock.file.debian), lock)
+        base = _base_tag(lock, store, settings)
+        was_there = engine.image_id(base) is not None
         try:
             image = build_recipe(source, lock, tools)
             script = "import tiny_git, tiny_sdist; print(tiny_git.ANSWER, tiny_sdist.HALF)"
@@ -100,6 +111,8 @@ def test_sources_from_git_and_from_an_index_end_in_the_image(engine: DockerEngin
         finally:
             engine.remove_image(f"envbuild/{source.recipe.name}:latest")
             engine.remove_image(toolchain_tag(key))
+            if not was_there:
+                engine.remove_image(base)
     assert (ended.code, ended.stdout) == (0, b"42 21\n"), ended.stderr
     wheels = [built_wheel(job, store) for job in plan_wheels(source, lock, key, store.path)]
     assert [wheel.filename if wheel else None for wheel in wheels] == [
