@@ -10,14 +10,19 @@ import yaml
 
 from builder.document import canonical_yaml, key_of, sha256_bytes, write_atomic
 from builder.errors import InvalidDocumentError, ResolveError, StaleLockError
+from builder.lock.conflict import UnsatisfiableError
 from builder.lock.debian import BASE_PACKAGES, TOOLCHAIN_PACKAGES, resolve_debian
 from builder.lock.model import Lock, LockFile
 from builder.lock.pylock import read_pylock, write_pylock
 from builder.lock.python import python_question, resolve_stack, resolve_toolchain
+from builder.lock.refusal import placed
+from builder.lock.update import Update
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from builder.lock.model import DebianLock
     from builder.recipe.source import RecipeFile
     from builder.settings import Settings
     from builder.store import Store
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 LOCK = "lock.yaml"
 PYLOCK = "pylock.toml"
 TOOLCHAIN = "pylock.toolchain.toml"
+NOTHING = Update()
 
 
 def question_of(source: RecipeFile) -> dict[str, Any]:
@@ -48,25 +54,30 @@ def question_of(source: RecipeFile) -> dict[str, Any]:
 
 def read_lock(folder: Path, name: str) -> Lock | None:
     """Return the lock in a folder, or None where there is none; a damaged or torn lock is an InvalidDocumentError."""
-    path = folder / LOCK
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+
+    def read(file: str) -> bytes | None:
+        try:
+            return (folder / file).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    return parse_lock(read, place=str(folder), name=name)
+
+
+def parse_lock(read: Callable[[str], bytes | None], *, place: str, name: str) -> Lock | None:
+    """Return the lock whose files `read` gives by name (None: no such file); `place` names their folder in errors."""
+    data = read(LOCK)
+    if data is None:
         return None
     try:
         plain = yaml.load(data, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as error:
-        raise InvalidDocumentError(f"{path}: {str(error).splitlines()[0]}", remedy=_RELOCK) from None
-    file = LockFile.from_json(json.dumps(plain, default=str), source=str(path))
-    wheels = {}
-    for pylock, expected in file.python.items():
-        content = _pylock_bytes(folder / pylock)
-        if sha256_bytes(content) != expected:
-            raise InvalidDocumentError(
-                f"{folder / pylock}: not the file that {LOCK} was written with",
-                remedy="restore both from version control, or run `envbuild lock RECIPE`",
-            )
-        wheels[pylock] = read_pylock(content, source=str(folder / pylock))
+        raise InvalidDocumentError(f"{place}/{LOCK}: {str(error).splitlines()[0]}", remedy=_RELOCK) from None
+    file = LockFile.from_json(json.dumps(plain, default=str), source=f"{place}/{LOCK}")
+    wheels = {
+        pylock: read_pylock(_proven(read(pylock), expected, f"{place}/{pylock}"), source=f"{place}/{pylock}")
+        for pylock, expected in file.python.items()
+    }
     return Lock(
         name=name,
         file=file,
@@ -79,11 +90,15 @@ def read_lock(folder: Path, name: str) -> Lock | None:
 _RELOCK = "run `envbuild lock RECIPE`"
 
 
-def _pylock_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InvalidDocumentError(f"{path}: missing, though {LOCK} names it", remedy=_RELOCK) from None
+def _proven(content: bytes | None, expected: str, source: str) -> bytes:
+    if content is None:
+        raise InvalidDocumentError(f"{source}: missing, though {LOCK} names it", remedy=_RELOCK)
+    if sha256_bytes(content) != expected:
+        raise InvalidDocumentError(
+            f"{source}: not the file that {LOCK} was written with",
+            remedy="restore both from version control, or run `envbuild lock RECIPE`",
+        )
+    return content
 
 
 def current_lock(source: RecipeFile, folder: Path) -> Lock:
@@ -113,20 +128,25 @@ def _shown(value: Any) -> str:  # noqa: ANN401 - JSON values
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def resolve_lock(source: RecipeFile, previous: Lock | None, store: Store, settings: Settings) -> dict[str, bytes]:
+def resolve_lock(
+    source: RecipeFile, previous: Lock | None, store: Store, settings: Settings, update: Update = NOTHING
+) -> dict[str, bytes]:
     """Resolve every world of the recipe and return the files of the lock; nothing is written yet.
 
-    Versions of the `previous` lock are kept where the recipe still allows them.
+    Versions of the `previous` lock are kept where the recipe still allows them, but for those that `update` lets go.
+    Debian's packages are kept together or, where the recipe asks for others, chosen anew together.
     """
     question = question_of(source)
     recipe, folder = source.recipe, source.folder
-    debian = resolve_debian(
+    debian = _kept_debian(question["debian"], previous, update) or resolve_debian(
         question["debian"]["suite"], question["debian"]["base"], question["debian"]["toolchain"], store, settings
     )
-    stack = resolve_stack(recipe, folder, store, settings, preferred=previous.wheels if previous else ())
-    toolchain = resolve_toolchain(
-        recipe, folder, store, settings, preferred=previous.toolchain_wheels if previous else ()
-    )
+    wheels, tools = (previous.wheels, previous.toolchain_wheels) if previous else ((), ())
+    try:
+        stack = resolve_stack(recipe, folder, store, settings, preferred=update.kept(wheels))
+        toolchain = resolve_toolchain(recipe, folder, store, settings, preferred=update.kept(tools))
+    except UnsatisfiableError as error:
+        raise placed(error, source) from error
     files = {PYLOCK: write_pylock(stack, python=recipe.python)}
     if toolchain:
         files[TOOLCHAIN] = write_pylock(toolchain, python=recipe.python)
@@ -137,6 +157,12 @@ def resolve_lock(source: RecipeFile, previous: Lock | None, store: Store, settin
         tools={"uv": version("uv")},
     )
     return {**files, LOCK: canonical_yaml(file.to_plain())}
+
+
+def _kept_debian(asked: dict[str, Any], previous: Lock | None, update: Update) -> DebianLock | None:
+    if previous is None or update.moves_debian or previous.file.question.get("debian") != asked:
+        return None
+    return previous.file.debian
 
 
 def write_lock(folder: Path, files: dict[str, bytes]) -> None:

@@ -40,19 +40,23 @@ def fetch_wheels(
     default = index_endpoint(settings)
 
     def look_up(wheel: LockedWheel) -> Download:
-        index = index_of(wheel.name, indexes or {}) or default
-        return _download(wheel, find_file(wheel.name, wheel.filename, index, settings, patience=patience), index)
+        file = find_wheel(wheel, index_of(wheel.name, indexes or {}) or default, settings, patience=patience)
+        return Download(url=file.url, sha256=wheel.sha256, size=wheel.size, label=wheel.filename)
 
     with ThreadPoolExecutor(LOOK_UPS) as pool:
         downloads = tuple(pool.map(look_up, missing))
     fetch_all(downloads, store, settings, on_progress, patience=patience)
 
 
-def _download(wheel: LockedWheel, file: IndexFile | None, index: str) -> Download:
+def find_wheel(
+    wheel: LockedWheel, index: str, settings: Settings, *, patience: Patience = DEFAULT_PATIENCE
+) -> IndexFile:
+    """Return where an index keeps a locked wheel; raise ResolveError if it has none, or another file by that name."""
+    file = find_file(wheel.name, wheel.filename, index, settings, patience=patience)
     if file is None:
         raise ResolveError(
             f"the package index {shown(index)} does not have {wheel.filename} (any more)",
-            remedy=f"{INDEX_REMEDY}; if the file was withdrawn, lock again",
+            remedy=f"{INDEX_REMEDY}; if the file was withdrawn: envbuild lock --update {wheel.name} RECIPE",
         )
     if file.sha256 not in {None, wheel.sha256}:
         raise ResolveError(
@@ -60,4 +64,4 @@ def _download(wheel: LockedWheel, file: IndexFile | None, index: str) -> Downloa
             remedy="do not use that index until you know who changed the file",
             evidence=(f"locked sha256 {wheel.sha256}", f"the index says {file.sha256}"),
         )
-    return Download(url=file.url, sha256=wheel.sha256, size=wheel.size, label=wheel.filename)
+    return file
