@@ -43,14 +43,15 @@ def status(state: State, *, recipes: tuple[Path, ...], target: str | None, sizes
 
 def _asked(recipes: tuple[Path, ...], target: str | None) -> list[RecipeFile]:
     from builder.recipe.source import read_recipe
-    from builder.recipe.targets import find_target
+    from builder.recipe.targets import find_nearest_target, targets
 
     paths = recipes or tuple(sorted(Path("recipes").rglob("*.yaml")))
     if not paths:
         raise UsageError("there are no recipes here", remedy="give the path of a recipe, or go to the project's folder")
-    wanted = None if target is None else find_target(target).id
+    if target is not None and target not in targets():
+        raise UsageError(f"--target: no GPU {target!r} is known", remedy=find_nearest_target(target))
     sources = [read_recipe(path) for path in paths]
-    return [source for source in sources if wanted in {None, source.recipe.target.gpu}]
+    return [source for source in sources if target in {None, source.recipe.target.gpu}]
 
 
 def _sizes(state: State, recipes: tuple[Path, ...]) -> int:

@@ -81,7 +81,7 @@ def _paragraphs(text: str) -> str:
 
 def _row(parameter: click.Parameter, context: click.Context) -> str | None:
     """Return the line of an option; arguments have no words of their own, and `--help` is said once, at the top."""
-    is_help = parameter.name == "help" and context.parent is not None
+    is_help = context.parent is not None and not {*context.help_option_names}.isdisjoint(parameter.opts)
     record = parameter.get_help_record(context) if isinstance(parameter, click.Option) and not is_help else None
     if record is None:
         return None

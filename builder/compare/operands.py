@@ -72,7 +72,7 @@ def _lock_at(revision: str, recipe: str, root: Path) -> Lock:
     parsed, complaints = parse_recipe(text.decode(errors="replace"))
     if parsed is None:
         raise InvalidDocumentError("\n".join(complaint_lines(complaints, place)), remedy="")
-    folder = f"{_project_of(recipe)}/lockfiles/{parsed.name}"
+    folder = _project_of(recipe) / "lockfiles" / parsed.name
     lock = parse_lock(
         lambda file: _blob(revision, f"{folder}/{file}", root), place=f"{revision}:{folder}", name=parsed.name
     )

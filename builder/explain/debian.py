@@ -71,7 +71,11 @@ def first_of(
     own = set(source.recipe.base.packages)
     ground = "every image of envbuild" if part == "image" else "every toolchain of envbuild"
     place = source.place_of("base", "packages")
-    wished = [Edge(owner=None, label=place if name in own else ground, text=name, leads_to=(name,)) for name in asked]
+    wished = [
+        Edge(owner=None, label=place if name in own else ground, text=name, leads_to=(name,))
+        for name in asked
+        if name in controls
+    ]
     smallest = [
         Edge(owner=None, label="Debian's smallest system", text=name, leads_to=(name,))
         for name, control in controls.items()
