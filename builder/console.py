@@ -6,16 +6,13 @@ import contextlib
 import sys
 import threading
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TextIO
-
-from rich.console import Console as RichConsole
-from rich.markup import escape
-
-from builder.document import pretty_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.console import Console as RichConsole
     from rich.console import RenderableType
     from rich.status import Status
 
@@ -38,7 +35,7 @@ class Step:
         now = time.monotonic()
         if self._status is not None and now - self._shown > 0.1:
             self._shown = now
-            self._status.update(f"{escape(self.text)} [dim]{escape(text[:120])}[/]")
+            self._status.update(f"{_escape(self.text)} [dim]{_escape(text[:120])}[/]")
 
     def end(self, text: str) -> None:
         """Say in a few words how the step ended, for its closing line."""
@@ -52,8 +49,13 @@ class Console:
         self.json = json
         self.verbose = verbose
         self._out = out or sys.stdout
-        self._err = RichConsole(stderr=True, highlight=False, soft_wrap=True)
         self._lock = threading.Lock()
+
+    @cached_property
+    def _err(self) -> RichConsole:
+        from rich.console import Console as RichConsole  # noqa: PLC0415 - slow to import; data alone needs none of it
+
+        return RichConsole(stderr=True, highlight=False, soft_wrap=True)
 
     @property
     def is_terminal(self) -> bool:
@@ -64,51 +66,53 @@ class Console:
     def step(self, text: str) -> Iterator[Step]:
         """Show a step while it runs and one line with its time at the end; an exception marks it as failed."""
         start = time.monotonic()
-        status = self._err.status(escape(text)) if self.is_terminal else None
+        status = self._err.status(_escape(text)) if self.is_terminal else None
         step = Step(text, status)
         if status is not None:
             status.start()
         elif self.verbose:
-            self._line(f"  … {escape(text)}")
+            self._line(f"  … {_escape(text)}")
         try:
             yield step
         except BaseException:
-            self._close(status, f"  [red]✗[/] {escape(text)} [dim]({time.monotonic() - start:.1f} s)[/]")
+            self._close(status, f"  [red]✗[/] {_escape(text)} [dim]({time.monotonic() - start:.1f} s)[/]")
             raise
-        outcome = f": {escape(step.outcome)}" if step.outcome else ""
-        self._close(status, f"  [green]✓[/] {escape(text)}{outcome} [dim]({time.monotonic() - start:.1f} s)[/]")
+        outcome = f": {_escape(step.outcome)}" if step.outcome else ""
+        self._close(status, f"  [green]✓[/] {_escape(text)}{outcome} [dim]({time.monotonic() - start:.1f} s)[/]")
 
     def current(self, text: str) -> None:
         """Say that a step had nothing to do."""
-        self._line(f"  [dim]= {escape(text)}: current[/]")
+        self._line(f"  [dim]= {_escape(text)}: current[/]")
 
     def say(self, text: str) -> None:
         """Show a line to the person."""
-        self._line(escape(text))
+        self._line(_escape(text))
 
     def heading(self, text: str) -> None:
         """Show a line that begins a part."""
-        self._line(f"[bold]{escape(text)}[/]")
+        self._line(f"[bold]{_escape(text)}[/]")
 
     def warn(self, text: str) -> None:
         """Show a warning."""
-        self._line(f"  [yellow]![/] {escape(text)}")
+        self._line(f"  [yellow]![/] {_escape(text)}")
 
     def verdict(self, result: str, text: str) -> None:
         """Show the closing line of a road: the verdict in its colour and one sentence."""
         colour = {"good": "green", "bad": "red"}.get(result, "yellow")
-        self._line(f"[bold {colour}]{escape(result)}[/]: {escape(text)}")
+        self._line(f"[bold {colour}]{_escape(result)}[/]: {_escape(text)}")
 
     def error(self, error: EnvbuildError) -> None:
         """Show a failure: the sentence, the lines that prove it, the remedy."""
-        self._line(f"[bold red]error[/]: {escape(error.message)}")
+        self._line(f"[bold red]error[/]: {_escape(error.message)}")
         for line in error.evidence:
-            self._line(f"  [dim]|[/] {escape(line)}")
+            self._line(f"  [dim]|[/] {_escape(line)}")
         if error.remedy:
-            self._line(f"  [cyan]→[/] {escape(error.remedy)}")
+            self._line(f"  [cyan]→[/] {_escape(error.remedy)}")
 
     def document(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
         """Write the one JSON document of a `--json` call to standard output."""
+        from builder.document import pretty_json  # noqa: PLC0415 - as above
+
         self._out.write(pretty_json(value).decode())
         self._out.flush()
 
@@ -119,6 +123,8 @@ class Console:
 
     def show(self, table: RenderableType) -> None:
         """Write a table that a person asked for to standard output, in colour where that is a terminal."""
+        from rich.console import Console as RichConsole  # noqa: PLC0415 - as above
+
         width = None if self._out.isatty() else WIDE
         RichConsole(file=self._out, highlight=False, width=width).print(table)
 
@@ -130,3 +136,10 @@ class Console:
     def _line(self, markup: str) -> None:
         with self._lock:
             self._err.print(markup)
+
+
+def _escape(text: str) -> str:
+    """Return text that rich shows as it is, whatever brackets are in it."""
+    from rich.markup import escape  # noqa: PLC0415 - as above
+
+    return escape(text)

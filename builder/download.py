@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-import requests
-from requests.adapters import HTTPAdapter
-
 from builder.errors import ResolveError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
+
+    import requests
 
     from builder.settings import Settings
     from builder.store import Store
@@ -278,6 +277,9 @@ def _with_retries(attempt: Callable[[], T], label: str, url: str, patience: Pati
 
 @contextlib.contextmanager
 def _session(settings: Settings, patience: Patience) -> Iterator[requests.Session]:
+    import requests  # noqa: PLC0415 - slow to import, and most commands fetch nothing
+    from requests.adapters import HTTPAdapter  # noqa: PLC0415 - as above
+
     with requests.Session() as session:
         session.headers.update({"User-Agent": "envbuild", "Accept-Encoding": "identity"})
         session.verify = str(settings.ca_bundle) if settings.ca_bundle else True
@@ -291,6 +293,8 @@ def _opened(
     session: requests.Session, url: str, headers: Mapping[str, str], patience: Patience
 ) -> Iterator[requests.Response]:
     """Ask for a document; turn what `requests` raises and refusing statuses into this module's errors."""
+    import requests  # noqa: PLC0415 - as above
+
     try:
         # `verify` goes with the request: given to the session alone, the environment's bundle would win over it.
         with session.get(

@@ -70,6 +70,25 @@ class EngineFacts:
     root: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageLayer:
+    """A layer of a local image: its diff id, what the history calls it, its unpacked bytes if they are known."""
+
+    diff_id: str
+    title: str
+    size: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageFacts:
+    """What a local image says of itself: its id, its layers from the bottom, its variables and labels."""
+
+    image_id: str
+    layers: tuple[ImageLayer, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
 class Engine(Protocol):
     """What the stages ask of a container engine."""
 
@@ -79,6 +98,10 @@ class Engine(Protocol):
 
     def image_id(self, reference: str) -> str | None:
         """Return the id (`sha256:…`, the config's digest) of a local image, or None; never pulls."""
+        ...
+
+    def image_facts(self, reference: str) -> ImageFacts | None:
+        """Return what a local image says of itself, or None; never pulls."""
         ...
 
     def chain_ids(self) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from builder.engine import ContainerRun, EngineFacts, Exit, ImageBuild
+from builder.engine import ContainerRun, EngineFacts, Exit, ImageBuild, ImageFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,6 +28,7 @@ class FakeEngine:
     answer: Callable[[ContainerRun], Exit] = lambda _job: Exit(code=0)
     answer_build: Callable[[ImageBuild], str] = lambda job: f"sha256:{job.tag.encode().hex():0<64.64}"
     images: dict[str, str] = field(default_factory=dict)
+    described: dict[str, ImageFacts] = field(default_factory=dict)
     chains: frozenset[str] = frozenset()
     runs: list[ContainerRun] = field(default_factory=list)
     builds: list[ImageBuild] = field(default_factory=list)
@@ -38,6 +39,9 @@ class FakeEngine:
 
     def image_id(self, reference: str) -> str | None:
         return self.images.get(reference)
+
+    def image_facts(self, reference: str) -> ImageFacts | None:
+        return self.described.get(reference)
 
     def chain_ids(self) -> frozenset[str]:
         return self.chains

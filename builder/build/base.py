@@ -89,12 +89,20 @@ def bootstrap_base(debian: DebianLock, store: Store, on_line: Callable[[str], No
     """
     key = base_key(debian)
     with store.exclusive(f"base-{key}"):
-        kept = store.result("base", key)
-        if kept is not None and store.has(kept["sha256"]):
-            return RootFilesystem(sha256=kept["sha256"], size=kept["size"])
+        kept = find_base(debian, store)
+        if kept is not None:
+            return kept
         made = _bootstrap(debian, store, on_line)
         store.keep_result("base", key, {"sha256": made.sha256, "size": made.size})
         return made
+
+
+def find_base(debian: DebianLock, store: Store) -> RootFilesystem | None:
+    """Return the root filesystem of a lock if it was made before."""
+    kept = store.result("base", base_key(debian))
+    if kept is None or not store.has(kept["sha256"]):
+        return None
+    return RootFilesystem(sha256=kept["sha256"], size=kept["size"])
 
 
 def debs_folder(packages: Iterable[LockedDeb], store: Store, destination: Path) -> tuple[Path, ...]:

@@ -34,7 +34,7 @@ PARALLEL = 50_000_000  # bytes: below, starting processes takes longer than the 
 
 def make_base_layer(rootfs_sha256: str, *, store: Store) -> Layer:
     """Return the layer of a root filesystem, an uncompressed tar in the store: its diff id is the tar's sha256."""
-    key = key_of({"layout": LAYOUT, "tar": rootfs_sha256, "compressor": COMPRESSOR})
+    key = _base_layer_key(rootfs_sha256)
     with store.exclusive(f"layer-{key}"):
         blob = _kept(key, store)
         if blob is None:
@@ -43,6 +43,10 @@ def make_base_layer(rootfs_sha256: str, *, store: Store) -> Layer:
                     blob = compress_tar(tar, out)
                 _keep(key, blob, scratch / "layer", store)
     return Layer(title="base", blob=blob)
+
+
+def _base_layer_key(rootfs_sha256: str) -> str:
+    return key_of({"layout": LAYOUT, "tar": rootfs_sha256, "compressor": COMPRESSOR})
 
 
 def make_layers(
@@ -82,6 +86,18 @@ def make_layers(
 def base_reference(base: Layer) -> str:
     """Return the local tag of a base."""
     return f"envbuild/base:{base.blob.diff_id.removeprefix('sha256:')[:16]}"
+
+
+def find_base_layer(rootfs_sha256: str, store: Store) -> Blob | None:
+    """Return the layer of a root filesystem if it was made before."""
+    return _kept(_base_layer_key(rootfs_sha256), store)
+
+
+def find_layers(
+    plans: Iterable[LayerPlan], *, venv: Venv, python: str, epoch: int, store: Store
+) -> tuple[Blob | None, ...]:
+    """Return the planned layers that were made before, in order; the arguments are those of `make_layers`."""
+    return tuple(_kept(layer_key(plan, venv=venv, python=python, epoch=epoch), store) for plan in plans)
 
 
 def load_base(base: Layer, *, epoch: int, engine: Engine, store: Store) -> str:

@@ -19,12 +19,13 @@ from builder.recipe.workspace import workspace_of
 from builder.tools import show_lines, show_progress
 
 if TYPE_CHECKING:
-    from builder.build.assembly import BuiltImage
+    from builder.build.assembly import BuiltImage, ImagePlan
     from builder.build.image import Layer
     from builder.build.wheels import BuiltWheel, WheelJob
     from builder.console import Console
     from builder.lock.model import Lock
     from builder.recipe.source import RecipeFile
+    from builder.store import Store
     from builder.tools import Tools
 
 
@@ -68,6 +69,17 @@ def build_recipe(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
         )
         step.end(image.image_id[:19])
     return image
+
+
+def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | None:
+    """Return the plan of an image whose wheels are all in the store, else None; nothing is fetched or compiled."""
+    files = render_dockerfiles(source.recipe, locked)
+    key = toolchain_key(files.get("Dockerfile.toolchain", ""), base_key(locked.file.debian), locked)
+    built = [built_wheel(job, store) for job in plan_wheels(source, locked, key, store.path)]
+    done = tuple(wheel for wheel in built if wheel is not None)
+    if len(done) < len(built) or not all(store.has(wheel.sha256) for wheel in locked.wheels):
+        return None
+    return plan_image(source.recipe, locked, base_key(locked.file.debian), done, store)
 
 
 def _base(locked: Lock, tools: Tools) -> Layer:

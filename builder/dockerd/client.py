@@ -17,6 +17,7 @@ from builder.dockerd.buildkit import BuildLog, decode_trace
 from builder.dockerd.containers import remove_leftovers, run_container
 from builder.dockerd.context import context_tar, named_images
 from builder.dockerd.faults import MAKE_ROOM, disk_free, engine_errors, out_of_disk
+from builder.dockerd.image_facts import facts_of
 from builder.dockerd.stream import error_in, exchange
 from builder.engine import EngineFacts
 from builder.errors import BuildFailedError, EngineError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from builder.dockerd.buildkit import FailedStep
-    from builder.engine import ContainerRun, Exit, ImageBuild
+    from builder.engine import ContainerRun, Exit, ImageBuild, ImageFacts
     from builder.settings import Settings
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
@@ -90,6 +91,15 @@ class DockerEngine:
         """Return the id of a local image (`sha256:…`), or None; never pulls."""
         image = self._inspect(reference)
         return None if image is None else str(image["Id"])
+
+    def image_facts(self, reference: str) -> ImageFacts | None:
+        """Return what a local image says of itself, or None; never pulls."""
+        image = self._inspect(reference)
+        if image is None:
+            return None
+        with engine_errors(self._address):
+            history = self._client.history(image["Id"])  # type: ignore[no-untyped-call]
+        return facts_of(image, history)
 
     def chain_ids(self) -> frozenset[str]:
         """Return the chain ids of all layers of all local images.

@@ -144,7 +144,7 @@ def fetch_debs(
         deb = by_url[error.url]
         raise DebGoneError(
             f"the locked package {deb.name} {deb.version} is no longer on the mirror, and the store does not have it",
-            remedy="lock again with `envbuild lock RECIPE`, or take the file from the store of a machine that has it",
+            remedy="run `envbuild lock --update debian RECIPE`, or take the file from another machine's store",
             evidence=(error.message, f"sha256 {deb.sha256}"),
         ) from error
 

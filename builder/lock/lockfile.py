@@ -11,6 +11,7 @@ import yaml
 
 from builder.document import canonical_yaml, key_of, sha256_bytes, write_atomic
 from builder.errors import InvalidDocumentError, ResolveError, StaleLockError
+from builder.lock.conflict import UnsatisfiableError
 from builder.lock.debian import BASE_PACKAGES, TOOLCHAIN_PACKAGES, resolve_debian
 from builder.lock.index import refuse_unreachable
 from builder.lock.model import Lock, LockFile
@@ -22,14 +23,16 @@ from builder.lock.python import (
     separate_compiler,
     toolchain_requirements,
 )
+from builder.lock.refusal import placed
 from builder.lock.sources import local_projects, locked_source, source_declarations
+from builder.lock.update import Update
 from builder.lock.wish import wishes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from builder.lock.model import LockedWheel
+    from builder.lock.model import DebianLock, LockedWheel
     from builder.lock.project import Project
     from builder.recipe.model import Recipe
     from builder.recipe.source import RecipeFile
@@ -40,6 +43,7 @@ LOCK = "lock.yaml"
 PYLOCK = "pylock.toml"
 TOOLCHAIN = "pylock.toolchain.toml"
 COMPILER = "pylock.compiler.toml"
+NOTHING = Update()
 
 
 def question_of(source: RecipeFile) -> dict[str, Any]:
@@ -63,25 +67,30 @@ def question_of(source: RecipeFile) -> dict[str, Any]:
 
 def read_lock(folder: Path, name: str) -> Lock | None:
     """Return the lock in a folder, or None where there is none; a damaged or torn lock is an InvalidDocumentError."""
-    path = folder / LOCK
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+
+    def read(file: str) -> bytes | None:
+        try:
+            return (folder / file).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    return parse_lock(read, place=str(folder), name=name)
+
+
+def parse_lock(read: Callable[[str], bytes | None], *, place: str, name: str) -> Lock | None:
+    """Return the lock whose files `read` gives by name (None: no such file); `place` names their folder in errors."""
+    data = read(LOCK)
+    if data is None:
         return None
     try:
         plain = yaml.load(data, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as error:
-        raise InvalidDocumentError(f"{path}: {str(error).splitlines()[0]}", remedy=_RELOCK) from None
-    file = LockFile.from_json(json.dumps(plain, default=str), source=str(path))
-    wheels = {}
-    for pylock, expected in file.python.items():
-        content = _pylock_bytes(folder / pylock)
-        if sha256_bytes(content) != expected:
-            raise InvalidDocumentError(
-                f"{folder / pylock}: not the file that {LOCK} was written with",
-                remedy="restore both from version control, or run `envbuild lock RECIPE`",
-            )
-        wheels[pylock] = read_pylock(content, source=str(folder / pylock))
+        raise InvalidDocumentError(f"{place}/{LOCK}: {str(error).splitlines()[0]}", remedy=_RELOCK) from None
+    file = LockFile.from_json(json.dumps(plain, default=str), source=f"{place}/{LOCK}")
+    wheels = {
+        pylock: read_pylock(_proven(read(pylock), expected, f"{place}/{pylock}"), source=f"{place}/{pylock}")
+        for pylock, expected in file.python.items()
+    }
     return Lock(
         name=name,
         file=file,
@@ -95,11 +104,15 @@ def read_lock(folder: Path, name: str) -> Lock | None:
 _RELOCK = "run `envbuild lock RECIPE`"
 
 
-def _pylock_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InvalidDocumentError(f"{path}: missing, though {LOCK} names it", remedy=_RELOCK) from None
+def _proven(content: bytes | None, expected: str, source: str) -> bytes:
+    if content is None:
+        raise InvalidDocumentError(f"{source}: missing, though {LOCK} names it", remedy=_RELOCK)
+    if sha256_bytes(content) != expected:
+        raise InvalidDocumentError(
+            f"{source}: not the file that {LOCK} was written with",
+            remedy="restore both from version control, or run `envbuild lock RECIPE`",
+        )
+    return content
 
 
 def current_lock(source: RecipeFile, folder: Path) -> Lock:
@@ -129,22 +142,30 @@ def _shown(value: Any) -> str:  # noqa: ANN401 - JSON values
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def resolve_lock(source: RecipeFile, previous: Lock | None, store: Store, settings: Settings) -> dict[str, bytes]:
+def resolve_lock(
+    source: RecipeFile, previous: Lock | None, store: Store, settings: Settings, update: Update = NOTHING
+) -> dict[str, bytes]:
     """Resolve every world of the recipe and return the files of the lock; no file of the lock is written yet.
 
-    Versions of the `previous` lock are kept where the recipe still allows them.
+    Versions of the `previous` lock are kept where the recipe still allows them, but for those that `update` lets go.
+    Debian's packages are kept together or, where the recipe asks for others, chosen anew together.
     """
     question = question_of(source)
     refuse_unreachable(source.recipe, settings)
-    worlds = question["debian"]
     with ThreadPoolExecutor(1) as pool:  # Debian's resolver is another program: it works beside uv
-        debian = pool.submit(resolve_debian, worlds["suite"], worlds["base"], worlds["toolchain"], store, settings)
+        kept, worlds = _kept_debian(question["debian"], previous, update), question["debian"]
+        debian = pool.submit(
+            lambda: kept or resolve_debian(worlds["suite"], worlds["base"], worlds["toolchain"], store, settings)
+        )
         sources = {wish.name: (wish, locked_source(wish)) for wish in wishes_of(source, store, settings)}
         projects = {
             **{name: source_declarations(locked, wish) for name, (wish, locked) in sources.items()},
             **local_projects(source.recipe, source.folder),
         }
-        files = _python_files(source.recipe, projects, previous, store, settings)
+        try:
+            files = _python_files(source.recipe, projects, _wheels_before(previous, update), store, settings)
+        except UnsatisfiableError as error:
+            raise placed(error, source, projects) from error
         file = LockFile(
             question=question,
             debian=debian.result(),
@@ -155,8 +176,18 @@ def resolve_lock(source: RecipeFile, previous: Lock | None, store: Store, settin
     return {**files, LOCK: canonical_yaml(file.to_plain())}
 
 
+def _kept_debian(asked: dict[str, Any], previous: Lock | None, update: Update) -> DebianLock | None:
+    if previous is None or update.moves_debian or previous.file.question.get("debian") != asked:
+        return None
+    return previous.file.debian
+
+
 def _python_files(
-    recipe: Recipe, projects: Mapping[str, Project], previous: Lock | None, store: Store, settings: Settings
+    recipe: Recipe,
+    projects: Mapping[str, Project],
+    before: Mapping[str, tuple[LockedWheel, ...]],
+    store: Store,
+    settings: Settings,
 ) -> dict[str, bytes]:
     wished = {
         PYLOCK: requirements_of(recipe, projects),
@@ -164,20 +195,17 @@ def _python_files(
         COMPILER: separate_compiler(recipe, projects),
     }
     return {
-        name: write_pylock(
-            resolve_wheels(recipe, lines, store, settings, preferred=_wheels_before(name, previous)),
-            python=recipe.python,
-        )
+        name: write_pylock(resolve_wheels(recipe, lines, store, settings, preferred=before[name]), python=recipe.python)
         for name, lines in wished.items()
         if lines or name == PYLOCK
     }
 
 
-def _wheels_before(name: str, previous: Lock | None) -> tuple[LockedWheel, ...]:
+def _wheels_before(previous: Lock | None, update: Update) -> dict[str, tuple[LockedWheel, ...]]:
     if previous is None:
-        return ()
+        return dict.fromkeys((PYLOCK, TOOLCHAIN, COMPILER), ())
     wheels = {PYLOCK: previous.wheels, TOOLCHAIN: previous.toolchain_wheels, COMPILER: previous.compiler_wheels}
-    return wheels[name]
+    return {name: update.kept(before) for name, before in wheels.items()}
 
 
 def write_lock(folder: Path, files: dict[str, bytes]) -> None:

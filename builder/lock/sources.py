@@ -14,15 +14,20 @@ from builder.lock.model import LockedGit, LockedSdist
 from builder.lock.project import read_project, source_project
 from builder.lock.sdist import archive_sdist, locked_sdist
 from builder.lock.wheels import fetch_wheels
+from builder.lock.wish import wishes_of
 from builder.recipe.model import BuildSettings
 from builder.recipe.packages import known_package
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from builder.lock.model import Lock
     from builder.lock.project import Project
     from builder.lock.wish import Wish
     from builder.recipe.model import Package, Recipe
+    from builder.recipe.source import RecipeFile
+    from builder.settings import Settings
+    from builder.store import Store
 
 Source = LockedSdist | LockedGit
 
@@ -82,6 +87,19 @@ def local_declarations(name: str, package: Package, folder: Path) -> Project:
 def local_projects(recipe: Recipe, folder: Path) -> dict[str, Project]:
     """Return what the packages in folders beside a recipe declare, by their names in the stack."""
     return {name: local_declarations(name, p, folder) for name, p in recipe.stack.items() if p.path is not None}
+
+
+def declared_projects(source: RecipeFile, lock: Lock, store: Store, settings: Settings) -> dict[str, Project]:
+    """Return what every compiled package of a locked recipe declares, by its name in the stack.
+
+    A locked source that the store has lost is fetched again.
+    """
+    found = local_projects(source.recipe, source.folder)
+    for wish in wishes_of(source, store, settings):
+        locked = lock.sources[wish.project]
+        restore_source(locked, wish)
+        found[wish.name] = source_declarations(locked, wish)
+    return found
 
 
 def _named(name: str, project: Project, place: str) -> Project:

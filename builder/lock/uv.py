@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from uv import find_uv_bin
 
 from builder import process
+from builder.document import key_of
 from builder.errors import ResolveError
+from builder.lock.conflict import ROOT, UnsatisfiableError, find_conflict
 from builder.lock.index import INDEX_REMEDY, configured_index
 
 if TYPE_CHECKING:
@@ -43,7 +45,6 @@ PASSED = frozenset(
     }
 )
 CREDENTIALS = re.compile(r"UV_INDEX_.+_(USERNAME|PASSWORD)")
-PROJECT = "this-recipe"  # what uv's explanations call the one who asks
 ANSWER = "pylock.toml"
 # How uv frames and begins the statements of its explanations; all other lines continue the one before.
 FRAME = re.compile(r"^[\s│]*([\N{MULTIPLICATION SIGN}╰├][─▶\s]*|error: |cause: |Caused by: )?(.*?)\s*$")
@@ -84,7 +85,7 @@ def ask_uv(question: Question, previous: bytes, store: Store, settings: Settings
             without=[name for name in os.environ if name.startswith("UV_") and not _may_pass(name)],
         )
         if ended.code != 0:
-            raise _failure(ended, question)
+            raise _failure(ended, question, store)
         return (folder / ANSWER).read_bytes()
 
 
@@ -136,7 +137,7 @@ def explanation(stderr: str) -> tuple[str, ...]:
 def _project(question: Question) -> str:
     requirements = "".join(f"    {json.dumps(line)},\n" for line in question.requirements)
     head = (
-        f'[project]\nname = "{PROJECT}"\nversion = "0"\nrequires-python = ">={question.target.python}"\n'
+        f'[project]\nname = "{ROOT}"\nversion = "0"\nrequires-python = ">={question.target.python}"\n'
         f"dependencies = [\n{requirements}]\n"
     )
     indexes = "".join(
@@ -163,12 +164,17 @@ def _may_pass(name: str) -> bool:
     return name in PASSED or CREDENTIALS.fullmatch(name) is not None
 
 
-def _failure(ended: Completed, question: Question) -> ResolveError:
-    evidence = explanation(ended.stderr.decode(errors="replace"))
-    if ended.code == UNSATISFIABLE:
-        return ResolveError(
-            f"no set of wheels satisfies the pins for {question.target}",
-            remedy="change one of the pins named here, or overrule a requirement in `overrides` and say why",
-            evidence=evidence,
-        )
-    return ResolveError("uv could not resolve the pins", remedy=INDEX_REMEDY, evidence=evidence)
+def _failure(ended: Completed, question: Question, store: Store) -> ResolveError:
+    said = explanation(ended.stderr.decode(errors="replace"))
+    if ended.code != UNSATISFIABLE:
+        return ResolveError("uv could not resolve the pins", remedy=INDEX_REMEDY, evidence=said)
+    conflict = find_conflict(said)
+    with store.log(f"resolve-{key_of(question.requirements)[:16]}.log") as log:
+        log.write("".join(f"{line}\n" for line in said).encode())
+    remedy = "change one of the pins named here, or overrule a requirement in `overrides` and say why"
+    return UnsatisfiableError(
+        f"no set of wheels satisfies the pins for {question.target}",
+        remedy=f"{remedy}; uv's whole proof is in {log.name}" if conflict else remedy,
+        evidence=conflict.lines if conflict else said,
+        conflict=conflict,
+    )

@@ -61,19 +61,23 @@ def fetch_wheels(
     tied = mirrored(indexes or {}, settings)
 
     def look_up(wheel: LockedFile) -> Download:
-        index = index_of(wheel.name, tied) or default
-        return _download(wheel, find_file(wheel.name, wheel.filename, index, settings, patience=patience), index)
+        file = find_wheel(wheel, index_of(wheel.name, tied) or default, settings, patience=patience)
+        return Download(url=file.url, sha256=wheel.sha256, size=wheel.size, label=wheel.filename)
 
     with ThreadPoolExecutor(LOOK_UPS) as pool:
         downloads = tuple(pool.map(look_up, missing))
     fetch_all(downloads, store, settings, on_progress, patience=patience)
 
 
-def _download(wheel: LockedFile, file: IndexFile | None, index: str) -> Download:
+def find_wheel(
+    wheel: LockedFile, index: str, settings: Settings, *, patience: Patience = DEFAULT_PATIENCE
+) -> IndexFile:
+    """Return where an index keeps a locked wheel; raise ResolveError if it has none, or another file by that name."""
+    file = find_file(wheel.name, wheel.filename, index, settings, patience=patience)
     if file is None:
         raise ResolveError(
             f"the package index {shown(index)} does not have {wheel.filename} (any more)",
-            remedy=f"{INDEX_REMEDY}; if the file was withdrawn, lock again",
+            remedy=f"{INDEX_REMEDY}; if the file was withdrawn: envbuild lock --update {wheel.name} RECIPE",
         )
     if file.sha256 not in {None, wheel.sha256}:
         raise ResolveError(
@@ -81,4 +85,4 @@ def _download(wheel: LockedFile, file: IndexFile | None, index: str) -> Download
             remedy="do not use that index until you know who changed the file",
             evidence=(f"locked sha256 {wheel.sha256}", f"the index says {file.sha256}"),
         )
-    return Download(url=file.url, sha256=wheel.sha256, size=wheel.size, label=wheel.filename)
+    return file

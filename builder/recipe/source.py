@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from builder.errors import InvalidDocumentError
 from builder.recipe.complaints import complaints_of, stack_complaints
 from builder.recipe.model import Recipe
-from builder.recipe.yaml_text import Complaint, Location, Place, YamlText, read_yaml
+from builder.recipe.yaml_text import Complaint, Location, Place, YamlText, dotted, read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,12 @@ class RecipeFile:
     def folder(self) -> Path:
         """The folder that relative paths of the recipe start from."""
         return self.path.parent
+
+    def place_of(self, *location: str | int) -> str:
+        """Return where a key of the recipe stands, as `file:line:column: path`; without the line if that is unknown."""
+        line, column = self.places.get(location, (0, 0))
+        where = f"{self.path}:{line}:{column}" if line else str(self.path)
+        return f"{where}: {dotted(location)}"
 
 
 def read_recipe(path: Path) -> RecipeFile:

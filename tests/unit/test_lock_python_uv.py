@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,6 @@ from tests.package_index import PackageIndex, serve, wheel_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from builder.lock.model import LockedWheel
 
@@ -195,13 +195,23 @@ def test_a_package_tied_to_an_index_that_only_others_need_is_refused(index: Pack
     assert "pin other in `stack`" in caught.value.remedy
 
 
-def test_pins_that_exclude_each_other_are_explained_by_uv(index: PackageIndex, store: Store) -> None:
+def test_pins_that_exclude_each_other_are_explained_by_two_chains(index: PackageIndex, store: Store) -> None:
     with pytest.raises(ResolveError, match=r"no set of wheels satisfies the pins for Python 3\.13") as caught:
         resolve(index, store, "app==1.0", "lib==3.0")
-    evidence = caught.value.evidence
     assert caught.value.exit_code == 6
-    assert "on lib<3 and this-recipe depends on app==1.0" in evidence[0]
-    assert evidence[-1].endswith("your requirements are unsatisfiable.")
+    assert sorted(caught.value.evidence[:2]) == ["app==1.0 needs lib<3", "lib==3.0 is asked for"]
+    assert caught.value.evidence[2:] in {
+        ("no version of lib is both ==3.0 and <3",),
+        ("no version of lib is both <3 and ==3.0",),
+    }
+
+
+def test_the_whole_proof_of_uv_is_kept_in_a_log_that_the_remedy_names(index: PackageIndex, store: Store) -> None:
+    with pytest.raises(ResolveError) as caught:
+        resolve(index, store, "app==1.0", "lib==3.0")
+    log = Path(caught.value.remedy.rpartition(" ")[2])
+    assert log.parent == store.root / "logs"
+    assert "your requirements are unsatisfiable." in log.read_text(encoding="utf-8")
 
 
 def test_a_package_that_has_only_sources_is_not_built_in_secret(index: PackageIndex, store: Store) -> None:
@@ -209,6 +219,7 @@ def test_a_package_that_has_only_sources_is_not_built_in_secret(index: PackageIn
     index.uploaded["lib-1.0.tar.gz"] = "2026-01-01T00:00:00Z"
     with pytest.raises(ResolveError) as caught:
         resolve(index, store, "lib")
+    assert caught.value.evidence[0] == "lib is asked for"
     assert any("no usable wheels" in line for line in caught.value.evidence)
 
 

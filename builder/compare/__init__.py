@@ -1,0 +1,1 @@
+"""Two locks or images side by side: packages, versions, sizes, layers, settings."""

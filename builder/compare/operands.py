@@ -1,0 +1,99 @@
+"""What a person names -> one side of a comparison: a recipe, the folder of a lock, a git revision, or an image."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from builder.compare.side import image_side, lock_side
+from builder.errors import InvalidDocumentError, StaleLockError, UsageError
+from builder.lock.lockfile import changed_fields, parse_lock, question_of, read_lock
+from builder.process import run
+from builder.recipe.source import complaint_lines, parse_recipe, read_recipe
+from builder.recipe.workspace import workspace_of
+
+if TYPE_CHECKING:
+    from builder.compare.side import Side
+    from builder.lock.model import Lock
+    from builder.tools import Tools
+
+RECIPE_SUFFIXES = (".yaml", ".yml")
+FORMS = "give a recipe, the folder of a lock, REV:recipes/x.yaml, or an image of the local engine"
+
+
+def read_operand(name: str, tools: Tools, root: Path = Path()) -> Side:
+    """Return the side that a name stands for; relative paths start at `root`.
+
+    Raise UsageError if it stands for nothing, StaleLockError for a recipe without a lock, EngineError if an image is
+    asked for and the engine cannot be used.
+    """
+    path = root / name
+    if path.is_dir():
+        return lock_side(name, _folder_lock(path))
+    if path.is_file():
+        return lock_side(name, _recipe_lock(path, tools))
+    revision, colon, inside = name.partition(":")
+    if name.endswith(RECIPE_SUFFIXES):
+        if not colon:
+            raise UsageError(f"{name}: no such recipe", remedy=FORMS)
+        return lock_side(name, _lock_at(revision, inside, root))
+    facts = tools.engine.image_facts(name)
+    if facts is None:
+        raise UsageError(f"{name} is no file, no folder and no image of the local engine", remedy=FORMS)
+    return image_side(name, facts, tools.engine)
+
+
+def _folder_lock(folder: Path) -> Lock:
+    lock = read_lock(folder, folder.resolve().name)
+    if lock is None:
+        raise UsageError(f"{folder}: no lock in this folder", remedy=FORMS)
+    return lock
+
+
+def _recipe_lock(path: Path, tools: Tools) -> Lock:
+    source = read_recipe(path)
+    folder = workspace_of(source).lock
+    lock = read_lock(folder, source.recipe.name)
+    if lock is None:
+        raise StaleLockError(f"{path}: there is no lock in {folder}")
+    changed = changed_fields(lock.file.question, question_of(source))
+    if changed:
+        tools.console.warn(f"{path}: its lock is stale: changed since: {', '.join(changed)}")
+    return lock
+
+
+def _lock_at(revision: str, recipe: str, root: Path) -> Lock:
+    """Return the lock that a recipe had at a revision; git reads paths that begin with `./` from the current folder."""
+    place = f"{revision}:{recipe}"
+    _check_revision(revision, root)
+    text = _blob(revision, recipe, root)
+    if text is None:
+        raise UsageError(f"{place}: there is no such file at that revision", remedy=FORMS)
+    parsed, complaints = parse_recipe(text.decode(errors="replace"))
+    if parsed is None:
+        raise InvalidDocumentError("\n".join(complaint_lines(complaints, place)), remedy="")
+    folder = _project_of(recipe) / "lockfiles" / parsed.name
+    lock = parse_lock(
+        lambda file: _blob(revision, f"{folder}/{file}", root), place=f"{revision}:{folder}", name=parsed.name
+    )
+    if lock is None:
+        raise StaleLockError(f"{place}: there was no lock in {folder}", remedy="name a revision that has one")
+    return lock
+
+
+def _project_of(recipe: str) -> PurePosixPath:
+    """Return the folder above the nearest `recipes`, as `workspace_of` does for files on disk."""
+    path = PurePosixPath(recipe)
+    return next((folder.parent for folder in path.parents if folder.name == "recipes"), path.parent)
+
+
+def _check_revision(revision: str, root: Path) -> None:
+    answer = run(["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], cwd=root)
+    if answer.code != 0:
+        said = answer.text.strip() or f"git knows no commit {revision!r} here"
+        raise UsageError(f"{revision}: no revision of this folder's repository", remedy=FORMS, evidence=(said,))
+
+
+def _blob(revision: str, path: str, root: Path) -> bytes | None:
+    answer = run(["git", "show", f"{revision}:./{path}"], cwd=root)
+    return answer.stdout if answer.code == 0 else None

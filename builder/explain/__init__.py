@@ -1,0 +1,1 @@
+"""Who wants a locked package, with which bounds, and what overruled them."""

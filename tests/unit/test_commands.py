@@ -1,0 +1,188 @@
+"""The command line as a shell sees it: arguments in, exit code and text out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+import builder
+from builder.cli import COMMANDS, cli, run
+from builder.commands.reference import REFERENCE_PATH, command_reference
+from builder.errors import ExitCode
+from builder.process import run as run_program
+from builder.recipe.generated import GeneratedFile, stale_generated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROJECT = Path(builder.__file__).parents[1]
+QUICKSTART = "recipes/quickstart.yaml"
+RECIPE = """\
+version: 1
+name: {gpu}
+target: {{gpu: {gpu}}}
+base: {{debian: trixie}}
+python: "3.13"
+stack: {{a: "1"}}
+"""
+SLOW = ("docker", "requests", "jinja2", "isal", "installer", "numpy", "pypi_simple")
+
+
+@pytest.fixture(autouse=True)
+def _in_project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(PROJECT)
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
+
+
+def in_a_process(*arguments: str) -> tuple[int, str, set[str]]:
+    """Run a command in a Python of its own; return its exit code, its output, and the modules that it has imported."""
+    program = (
+        "import sys\nfrom builder.cli import run\ncode = run(sys.argv[1:])\n"
+        "print('\\n' + ' '.join(sys.modules))\nsys.exit(code)\n"
+    )
+    ended = run_program([sys.executable, "-c", program, *arguments], environment={"PYTHONPATH": str(PROJECT)})
+    output, _, modules = ended.stdout.decode().rstrip().rpartition("\n")
+    return ended.code, output, set(modules.split())
+
+
+def test_check_imports_nothing_that_it_does_not_need() -> None:
+    code, _, modules = in_a_process("check", QUICKSTART, "--json")
+    assert code == ExitCode.DONE
+    assert "builder.lock.lockfile" in modules
+    assert not modules.intersection(SLOW)
+
+
+def test_help_imports_no_stage_of_the_road() -> None:
+    code, output, modules = in_a_process("--help")
+    assert code == ExitCode.DONE
+    assert "Commands:" in output
+    assert not modules.intersection((*SLOW, "pydantic", "rich", "yaml"))
+
+
+def test_every_command_says_in_its_help_what_it_does() -> None:
+    assert [command.name for command in COMMANDS if not command.help] == []
+    assert {command.name for command in COMMANDS} == set(cli.commands)
+
+
+def test_the_reference_page_is_what_the_commands_say() -> None:
+    assert stale_generated([GeneratedFile(path=REFERENCE_PATH, text=command_reference(cli))], PROJECT) == ()
+
+
+def test_the_reference_page_has_every_command_and_every_option() -> None:
+    page = command_reference(cli)
+    for command in COMMANDS:
+        assert f"\n## envbuild {command.name}\n" in page
+        section = page.split(f"\n## envbuild {command.name}\n")[1].split("\n## ")[0]
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert f"`{', '.join(parameter.opts)}" in section
+
+
+def test_a_changed_command_makes_the_page_stale(tmp_path: Path) -> None:
+    page = GeneratedFile(path=REFERENCE_PATH, text=command_reference(cli))
+    assert stale_generated([page], tmp_path) == (REFERENCE_PATH,)
+    (tmp_path / REFERENCE_PATH).parent.mkdir(parents=True)
+    (tmp_path / REFERENCE_PATH).write_text(page.text.replace("--update-all", "--all"), encoding="utf-8")
+    assert stale_generated([page], tmp_path) == (REFERENCE_PATH,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["nonsense"], 2),
+        (["completion", "tcsh"], 2),
+        (["lock", QUICKSTART, "--check", "--update", "numpy"], 2),
+        (["lock", QUICKSTART, "--update-all", "--update", "numpy"], 2),
+        (["lock", QUICKSTART, "--update", "nmupy"], 2),
+        (["explain", QUICKSTART, "nmupy"], 2),
+        (["explain", "recipes/nowhere.yaml", "numpy"], 3),
+        (["diff", "recipes/nowhere.yaml", QUICKSTART], 2),
+        (["diff", QUICKSTART, "no/image:here"], 9),
+        (["status", "--sizes"], 2),
+        (["status", QUICKSTART, "--sizes"], 2),
+        (["status", "--target", "rtx-5091"], 2),
+        (["lock", QUICKSTART, "--check"], 0),
+        (["diff", QUICKSTART, "lockfiles/quickstart"], 0),
+    ],
+)
+def test_every_way_to_ask_ends_with_its_own_exit_code(
+    arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == code
+    if code:
+        assert capsys.readouterr().err.strip()
+
+
+def test_a_failure_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", QUICKSTART, "nmupy", "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)["error"]
+    assert (said["exit_code"], said["remedy"]) == (2, "did you mean numpy, sympy?")
+
+
+def test_a_comparison_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["diff", QUICKSTART, "lockfiles/broken-unknown-model", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {"kind": "changed", "name": "transformers"}.items() <= next(
+        change for change in said["packages"] if change["name"] == "transformers"
+    ).items()
+
+
+def test_status_shows_the_recipes_of_one_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipes").mkdir()
+    for gpu in ("h200", "rtx-5090"):
+        (tmp_path / "recipes" / f"{gpu}.yaml").write_text(RECIPE.format(gpu=gpu), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run(["status", "--target", "h200", "--json"]) == 0
+    assert [row["recipe"] for row in json.loads(capsys.readouterr().out)] == ["h200"]
+    assert run(["status", "--json"]) == 0
+    assert [row["recipe"] for row in json.loads(capsys.readouterr().out)] == ["h200", "rtx-5090"]
+
+
+@pytest.fixture
+def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    def complete(*words: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", " ".join(("envbuild", *words)))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        monkeypatch.setenv("_ENVBUILD_COMPLETE", "bash_complete")
+        with pytest.raises(SystemExit) as ended:
+            run([])
+        assert ended.value.code == 0
+        return capsys.readouterr().out.split()
+
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("expl",), ["plain,explain"]),
+        (("check", "recipes/qu"), [f"plain,{QUICKSTART}"]),
+        (("diff", QUICKSTART, "recipes/qu"), [f"plain,{QUICKSTART}"]),
+        (("explain", QUICKSTART, "tokeni"), ["plain,tokenizers"]),
+        (("lock", QUICKSTART, "--update", "tokeni"), ["plain,tokenizers"]),
+        (("explain", "recipes/nowhere.yaml", "tokeni"), []),
+        (("lock", "--update", "tokeni"), []),
+        (("status", "--target", "rtx-pro-6000-m"), ["plain,rtx-pro-6000-max-q"]),
+        (("check", "elsewhere/x"), ["file,elsewhere/x"]),
+    ],
+)
+def test_a_shell_completes_commands_recipes_packages_and_gpus(
+    words: tuple[str, ...], found: list[str], completed: Callable[..., list[str]]
+) -> None:
+    assert completed(*words) == found
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_each_shell_calls_envbuild_back(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert f"_ENVBUILD_COMPLETE={shell}_complete" in script
+    assert "envbuild" in script
