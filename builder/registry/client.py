@@ -11,6 +11,7 @@ from builder.download import DEFAULT_PATIENCE
 from builder.errors import RegistryError
 from builder.registry.content import MANIFEST_TYPES, Descriptor, Manifest, digest_of, is_digest
 from builder.registry.download import download_blob
+from builder.registry.faults import DamagedError
 from builder.registry.transport import Request, Transport
 from builder.registry.upload import Upload
 from builder.registry.watch import Watch
@@ -65,9 +66,8 @@ class RegistryClient:
         digest = digest_of(data)
         announced = answer.headers.get(_DIGEST_HEADER, digest)
         if digest != announced:
-            raise RegistryError(
-                f"{reference.repository.registry} calls the manifest of {reference} {announced}, but it is {digest}",
-                remedy="the registry's storage, or something between, is damaged: push that image again",
+            raise DamagedError(
+                f"{reference.repository.registry} calls the manifest of {reference} {announced}, but it is {digest}"
             )
         _check_digest(reference, digest)
         return Manifest(media_type=_media_type(answer), data=data, source=str(reference.with_digest(digest)))
@@ -163,7 +163,4 @@ def _media_type(answer: Answer) -> str:
 
 def _check_digest(reference: Reference, digest: str) -> None:
     if reference.digest not in {None, digest}:
-        raise RegistryError(
-            f"{reference.repository.registry} sent another manifest than {reference}: {digest}",
-            remedy="the registry's storage, or something between, is damaged: push that image again",
-        )
+        raise DamagedError(f"{reference.repository.registry} has another manifest than {reference}: {digest}")

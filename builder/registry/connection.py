@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 16
 LARGEST_DOCUMENT = 4 << 20  # bytes; what a registry must accept as a manifest (OCI distribution specification 1.1)
+SILENT_CONNECT = 20.0  # seconds until a host that does not even answer the call is given up
 SLOWEST = 16 << 10  # bytes per second; a request that is slower is given up
 
 
@@ -70,7 +71,7 @@ class Answer:
 
 
 class Connections:
-    """The connections of one command; threads may share them. Unencrypted only to loopback and where the user allows."""
+    """The connections of one command; threads may share them. Unencrypted only to loopback and where the user says."""
 
     def __init__(self, settings: Settings, patience: Patience) -> None:
         self._silence = patience.silence
@@ -115,7 +116,7 @@ class Connections:
                     auth=_Authorization(authorization),
                     stream=True,
                     allow_redirects=False,
-                    timeout=self._silence,
+                    timeout=(min(self._silence, SILENT_CONNECT), self._silence),
                     # with the request: given to the session alone, the environment's bundle would win over it
                     verify=self._verify,
                     proxies={"no_proxy": urlsplit(url).hostname or ""} if is_loopback(urlsplit(url).netloc) else None,

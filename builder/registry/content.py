@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from builder.document import sha256_bytes, sha256_file
-from builder.errors import RegistryError
+from builder.registry.faults import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,7 @@ class Descriptor:
 
 
 def descriptor_from(plain: Any, *, source: str) -> Descriptor:  # noqa: ANN401 - any JSON value
-    """Read a descriptor of a manifest; raises RegistryError if it is none. `source` names the manifest."""
+    """Read a descriptor of a manifest; raises DamagedError if it is none. `source` names the manifest."""
     try:
         digest, size, annotations = plain["digest"], plain["size"], plain.get("annotations") or {}
         well = is_digest(digest) and isinstance(size, int) and size >= 0 and isinstance(annotations, dict)
@@ -61,7 +61,7 @@ def descriptor_from(plain: Any, *, source: str) -> Descriptor:  # noqa: ANN401 -
     except (KeyError, TypeError, AttributeError):
         well = False
     if not well:
-        raise RegistryError(f"{source} holds a descriptor without a valid media type, sha256 digest and size")
+        raise DamagedError(f"{source} holds a descriptor without a valid media type, sha256 digest and size")
     return Descriptor(
         media_type=media_type, digest=digest, size=size, artifact_type=artifact_type, annotations=annotations
     )
@@ -99,13 +99,13 @@ class Manifest:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The manifest as JSON; raises RegistryError if it is none."""
+        """The manifest as JSON; raises DamagedError if it is none."""
         try:
             value = json.loads(self.data)
         except ValueError as error:
-            raise RegistryError(f"the manifest {self.source} is not JSON") from error
+            raise DamagedError(f"the manifest {self.source} is not JSON") from error
         if not isinstance(value, dict):
-            raise RegistryError(f"the manifest {self.source} is no JSON object")
+            raise DamagedError(f"the manifest {self.source} is no JSON object")
         return value
 
     @property
@@ -126,7 +126,7 @@ class Manifest:
     def _descriptors(self, name: str) -> tuple[Descriptor, ...]:
         listed = self.plain.get(name) or []
         if not isinstance(listed, list):
-            raise RegistryError(f"the manifest {self.source} holds no list of {name}")
+            raise DamagedError(f"the manifest {self.source} holds no list of {name}")
         return tuple(descriptor_from(item, source=self.source) for item in listed)
 
 

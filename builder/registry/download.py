@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from builder.errors import RegistryError, ResolveError
-from builder.registry.faults import TransientError
+from builder.errors import ResolveError
+from builder.registry.faults import DamagedError, TransientError
 from builder.registry.transport import Request
 
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ def _complete(transport: Transport, repository: Repository, blob: Descriptor, st
         store.add(part, blob.sha256)
     except ResolveError as error:
         if not resumed:
-            raise RegistryError(
+            raise DamagedError(
                 f"{repository.registry} sent other bytes than {blob.digest} of {repository.name}",
-                remedy="the registry's storage, or something between, is damaged: push that image again",
                 evidence=(error.message,),
             ) from error
         _complete(transport, repository, blob, store, watch)

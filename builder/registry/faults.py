@@ -18,6 +18,12 @@ class TransientError(Exception):
         self.pause = pause
 
 
+class DamagedError(RegistryError):
+    """A registry answered with other bytes than it was asked for, or with a document that is none."""
+
+    default_remedy = "the registry's storage, or something between, is damaged: push it again"
+
+
 class StoppedError(Exception):
     """Another part of the same transfer failed, so this one gave up."""
 
