@@ -16,7 +16,7 @@ from urllib3.exceptions import HTTPError
 
 from builder.download import innermost, shown
 from builder.errors import RegistryError
-from builder.registry.faults import TransientError
+from builder.registry.faults import DamagedError, TransientError
 from builder.registry.reference import is_loopback
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ class Answer:
     pieces: Iterator[bytes]
 
     def body(self) -> bytes:
-        """Return a small body; raises TransientError if it is none."""
+        """Return a small body; raises DamagedError if it is none."""
         data = bytearray()
         for piece in self.pieces:
             data += piece
             if len(data) > LARGEST_DOCUMENT:
-                raise TransientError(f"the answer is longer than {LARGEST_DOCUMENT >> 20} MiB")
+                raise DamagedError(f"the answer of {shown(self.url)} is longer than {LARGEST_DOCUMENT >> 20} MiB")
         return bytes(data)
 
     @property

@@ -124,7 +124,7 @@ class Manifest:
         return self._descriptors("manifests")
 
     def _descriptors(self, name: str) -> tuple[Descriptor, ...]:
-        listed = self.plain.get(name) or []
+        listed = self.plain.get(name, [])
         if not isinstance(listed, list):
             raise DamagedError(f"the manifest {self.source} holds no list of {name}")
         return tuple(descriptor_from(item, source=self.source) for item in listed)

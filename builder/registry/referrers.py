@@ -144,9 +144,14 @@ def _announced(
         mark = tag.removeprefix(prefix)
         if tag.startswith(prefix) and len(mark) == _MARK and mark not in marks:
             manifest = client.find_manifest(Reference(repository=repository, tag=tag))
-            if manifest is not None:
+            if manifest is not None and _subject(manifest) == digest:
                 found[manifest.digest] = _attached(manifest)
     return found
+
+
+def _subject(manifest: Manifest) -> str | None:
+    subject = manifest.plain.get("subject")
+    return subject.get("digest") if isinstance(subject, dict) else None
 
 
 def _attached(manifest: Manifest) -> Descriptor:
