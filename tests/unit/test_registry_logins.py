@@ -14,11 +14,12 @@ import pytest
 from builder.download import Patience
 from builder.errors import RegistryError
 from builder.registry.client import RegistryClient
-from builder.registry.content import OCI_MANIFEST, Payload
+from builder.registry.content import OCI_MANIFEST, Descriptor, Payload
 from builder.registry.credentials import Credential, find_credential
 from builder.registry.reference import Repository
 from builder.registry.tokens import parse_challenges
 from builder.settings import settings_from
+from builder.store import Store
 from tests.fake_registry import Account, FakeRegistry, Fault, running
 
 if TYPE_CHECKING:
@@ -308,6 +309,20 @@ def test_a_registry_that_repeats_secrets_does_not_make_us_show_them(config: Path
         with pytest.raises(RegistryError, match=r"\*\*\* \*\*\* \*\*\* is not enough") as caught:
             push_something(registry, config)
         assert "s3cret" not in caught.value.message
+
+
+def test_the_login_does_not_follow_a_redirect(config: Path, tmp_path: Path) -> None:
+    digest = Payload.of(b"blob").digest
+    with running(FakeRegistry(account=Account(scheme="basic"))) as registry, running(FakeRegistry()) as elsewhere:
+        log_in(registry, config)
+        elsewhere.add_blob("kept", b"blob")
+        location = {"Location": f"http://{elsewhere.host}/v2/kept/blobs/{digest}"}
+        registry.faults.append(Fault(method="GET", path="blobs", status=307, headers=location))
+        with RegistryClient(settings_from({"DOCKER_CONFIG": str(config)}), patience=HASTY) as client:
+            blob = Descriptor(media_type="a/b", digest=digest, size=4)
+            client.fetch_blob(Repository(registry=registry.host, name="a/b"), blob, Store(tmp_path / "store"))
+        assert elsewhere.authorizations == [None]
+        assert registry.authorizations[-1] is not None
 
 
 def test_the_netrc_file_is_not_a_login(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

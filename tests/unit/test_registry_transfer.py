@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,10 @@ from builder.download import Patience, Progress
 from builder.errors import RegistryError
 from builder.registry.client import RegistryClient
 from builder.registry.content import OCI_MANIFEST, Descriptor, Payload
+from builder.registry.faults import StoppedError
 from builder.registry.reference import Reference, Repository
-from builder.registry.transfer import fetch, push
+from builder.registry.transfer import _in_parallel, fetch, push
+from builder.registry.watch import Watch
 from builder.settings import settings_from
 from builder.store import Store
 from tests.fake_registry import FakeRegistry, Fault, running
@@ -124,3 +127,23 @@ def test_a_blob_that_is_not_there_is_named(registry: FakeRegistry, client: Regis
         RegistryError, match=f"refused to give the blob {BLOBS[0].digest} of a/b: HTTP 404 BLOB_UNKNOWN"
     ):
         fetch(client, tagged(registry).repository, wanted, Store(tmp_path / "store"))
+
+
+def test_the_first_failure_stops_what_still_runs() -> None:
+    stopped: list[str] = []
+    waiting = threading.Event()
+
+    def work(digest: str, watch: Watch) -> None:
+        if digest == "small":
+            waiting.wait(10)
+            raise RegistryError("it fails")
+        try:
+            waiting.set()
+            watch.pause(20)
+        except StoppedError:
+            stopped.append(digest)
+            raise
+
+    with pytest.raises(RegistryError, match="it fails"):
+        _in_parallel(work, {"large": 2, "small": 1}, 2, None)
+    assert stopped == ["large"]
