@@ -15,7 +15,6 @@ from builder.registry.content import OCI_MANIFEST, Descriptor, Payload
 from builder.registry.faults import StoppedError
 from builder.registry.reference import Reference, Repository
 from builder.registry.transfer import _in_parallel, fetch, push
-from builder.registry.watch import Watch
 from builder.settings import settings_from
 from builder.store import Store
 from tests.fake_registry import FakeRegistry, Fault, running
@@ -23,6 +22,8 @@ from tests.fake_registry import FakeRegistry, Fault, running
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from builder.registry.watch import Watch
 
 BLOBS = tuple(Payload.of(f"blob {number}".encode() * (number + 1)) for number in range(8))
 
