@@ -156,6 +156,14 @@ def shown(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
+def innermost(error: BaseException) -> BaseException:
+    """Return the innermost reason of a failed request, which names the fault and not the layers above it."""
+    reason = error
+    while isinstance(inner := getattr(reason, "reason", None) or (reason.args[0] if reason.args else None), Exception):
+        reason = inner
+    return reason
+
+
 @dataclass(kw_only=True, slots=True)
 class _Fetcher:
     """What the downloads of one `fetch_all` share."""
@@ -338,8 +346,6 @@ def _start_of(response: requests.Response) -> int:
 
 
 def _cause(error: Exception) -> str:
-    """Return the innermost reason of a failed request, which names the fault and not the layers above it."""
-    reason: BaseException = error
-    while isinstance(inner := getattr(reason, "reason", None) or (reason.args[0] if reason.args else None), Exception):
-        reason = inner
+    """Return in words why a request failed."""
+    reason = innermost(error)
     return str(reason) or type(reason).__name__

@@ -21,6 +21,8 @@ class Settings:
     `debian_mirror` and `debian_security_mirror` are base URLs of a Debian archive (default: those of the
     machine's apt, else those of mmdebstrap); `index_url` is a PEP 503 index (default: that of uv and pip's settings);
     `index_mirrors` are the addresses to take instead of those of a recipe's indexes, by `mirror_setting`.
+    `docker_config` is the folder of Docker's config.json, `insecure_registries` are `host[:port]` that are spoken to
+    without encryption, `share` is the `host/repository` where machines share wheels and layers, filled if `share_push`.
     """
 
     store: Path
@@ -29,6 +31,10 @@ class Settings:
     index_url: str | None
     engine_host: str | None
     ca_bundle: Path | None
+    docker_config: Path
+    insecure_registries: tuple[str, ...] = ()
+    share: str | None = None
+    share_push: bool = False
     index_mirrors: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
 
@@ -39,7 +45,8 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
     def get(*names: str) -> str | None:
         return next((environment[name] for name in names if environment.get(name)), None)
 
-    cache = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root")) / ".cache")
+    home = Path(environment.get("HOME", "/root"))
+    cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
     ca_bundle = get("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
     return Settings(
         store=Path(get("ENVBUILD_STORE") or cache / "envbuild"),
@@ -49,6 +56,10 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
         engine_host=get("DOCKER_HOST"),
         ca_bundle=Path(ca_bundle) if ca_bundle else None,
         index_mirrors={name: url for name, url in environment.items() if MIRROR.fullmatch(name) and url},
+        docker_config=Path(get("DOCKER_CONFIG") or home / ".docker"),
+        insecure_registries=tuple((get("ENVBUILD_INSECURE_REGISTRIES") or "").replace(",", " ").split()),
+        share=get("ENVBUILD_SHARE"),
+        share_push=get("ENVBUILD_SHARE_PUSH") == "1",
     )
 
 

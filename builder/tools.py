@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from builder.registry.share import open_share
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from builder.console import Console, Step
     from builder.download import Progress
     from builder.engine import Engine
+    from builder.registry.share import Sharing
     from builder.settings import Settings
     from builder.store import Store
 
@@ -29,6 +32,11 @@ class Tools:
     def engine(self) -> Engine:
         """The container engine; raises EngineError, with the remedy, if there is none."""
         return self.connect()
+
+    @cached_property
+    def share(self) -> Sharing:
+        """Where the user's machines share wheels and layers, if anywhere; raises RegistryError if it is no name."""
+        return open_share(self.settings, self.store, self.console.warn)
 
 
 def show_progress(step: Step) -> Callable[[Progress], None]:

@@ -26,7 +26,7 @@ def tiny_archive(tag: str, *, extra: Mapping[str, bytes] | None = None, leave_ou
 
     The bytes of the first `leave_out_layers` layers are not in the archive: the engine must have them.
     """
-    layers = [_tar(_programs())]
+    layers = [tiny_layer()]
     if extra:
         layers.append(_tar([(name, data, 0o644) for name, data in extra.items()]))
     config = _config([diff_id(layer) for layer in layers])
@@ -35,6 +35,11 @@ def tiny_archive(tag: str, *, extra: Mapping[str, bytes] | None = None, leave_ou
     entries = [("manifest.json", json.dumps(manifest).encode(), 0o644), ("config.json", config, 0o644)]
     entries += [(name, layer, 0o644) for name, layer in list(zip(names, layers, strict=True))[leave_out_layers:]]
     yield _tar(entries)
+
+
+def tiny_layer() -> bytes:
+    """Return the tar of the shell, the programs and their libraries."""
+    return _tar(_programs())
 
 
 def diff_id(layer: bytes) -> str:

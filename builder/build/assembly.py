@@ -13,6 +13,7 @@ from builder.build.tarlayer import COMPRESSOR
 from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
 from builder.document import key_of
+from builder.registry.share import NO_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from builder.engine import Engine
     from builder.lock.model import Lock, LockedWheel
     from builder.recipe.model import Recipe
+    from builder.registry.share import Sharing
     from builder.store import Store
 
 
@@ -103,7 +105,13 @@ def built_image(plan: ImagePlan, engine: Engine, store: Store) -> BuiltImage | N
 
 
 def build_image(
-    plan: ImagePlan, base: Layer, *, engine: Engine, store: Store, on_progress: Callable[[str], None]
+    plan: ImagePlan,
+    base: Layer,
+    *,
+    engine: Engine,
+    store: Store,
+    on_progress: Callable[[str], None],
+    share: Sharing = NO_SHARE,
 ) -> BuiltImage:
     """Make the layers that are missing, assemble the image, load it into the engine and record it."""
     layouts = [read_layout(wheel, plan.venv) for wheel in plan.wheels]
@@ -116,6 +124,7 @@ def build_image(
         engine=engine,
         store=store,
         on_progress=on_progress,
+        share=share,
     )
     image = assemble((base, *layers), plan.settings)
     on_progress("loading into the engine")

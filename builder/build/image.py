@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+TITLE = "envbuild: "  # before a layer's title in the history
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,13 +103,13 @@ def docker_archive(image: Image, reference: str, *, store: Store, present: froze
     config_name = f"{image.config_digest.removeprefix('sha256:')}.json"
     names = [f"{layer.blob.digest.removeprefix('sha256:')}.tar.gz" for layer in image.layers]
     manifest = [{"Config": config_name, "RepoTags": [reference], "Layers": names}]
-    yield from _small_file("manifest.json", canonical_json(manifest))
-    yield from _small_file(config_name, image.config)
+    yield from tar_bytes("manifest.json", canonical_json(manifest))
+    yield from tar_bytes(config_name, image.config)
     sent = set()
     for layer, name, chain_id in zip(image.layers, names, chain_ids(image.layers), strict=True):
         if chain_id not in present and name not in sent:
             sent.add(name)
-            yield from _file(name, store.path(layer.blob.digest.removeprefix("sha256:")), layer.blob.size)
+            yield from tar_file(name, store.path(layer.blob.digest.removeprefix("sha256:")), layer.blob.size)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -120,6 +121,20 @@ def chain_ids(layers: tuple[Layer, ...]) -> tuple[str, ...]:
         name = f"sha256:{hashlib.sha256((below + layer.blob.diff_id).encode()).hexdigest()}"
         chain.append(name if below else layer.blob.diff_id)
     return tuple(chain)
+
+
+def tar_bytes(name: str, data: bytes) -> Iterator[bytes]:
+    """Yield a member of a tar archive, of fixed time and owner, that holds `data`."""
+    yield _header(name, len(data)) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
+
+
+def tar_file(name: str, path: Path, size: int) -> Iterator[bytes]:
+    """Yield a member of a tar archive, of fixed time and owner, that holds the `size` bytes of a file."""
+    yield _header(name, size)
+    with path.open("rb") as file:
+        while chunk := file.read(BLOCK):
+            yield chunk
+    yield bytes(-size % tarfile.BLOCKSIZE)
 
 
 def _config(layers: tuple[Layer, ...], settings: ImageSettings) -> dict[str, Any]:
@@ -137,20 +152,8 @@ def _config(layers: tuple[Layer, ...], settings: ImageSettings) -> dict[str, Any
         "os": "linux",
         "config": {name: value for name, value in run.items() if value},
         "rootfs": {"type": "layers", "diff_ids": [layer.blob.diff_id for layer in layers]},
-        "history": [{"created": created, "created_by": f"envbuild: {layer.title}"} for layer in layers],
+        "history": [{"created": created, "created_by": f"{TITLE}{layer.title}"} for layer in layers],
     }
-
-
-def _small_file(name: str, data: bytes) -> Iterator[bytes]:
-    yield _header(name, len(data)) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
-
-
-def _file(name: str, path: Path, size: int) -> Iterator[bytes]:
-    yield _header(name, size)
-    with path.open("rb") as file:
-        while chunk := file.read(BLOCK):
-            yield chunk
-    yield bytes(-size % tarfile.BLOCKSIZE)
 
 
 def _header(name: str, size: int) -> bytes:

@@ -17,6 +17,7 @@ from builder.build.wheelfile import record_of
 from builder.document import key_of
 from builder.errors import BuildFailedError
 from builder.process import begin_worker
+from builder.registry.share import NO_SHARE, Shared
 from builder.store import Store
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from builder.build.tarlayer import Entry
     from builder.build.venv import Venv
     from builder.engine import Engine
+    from builder.registry.share import Sharing
 
 LAYOUT = 1  # raise when the same wheels shall become other layers
+SHARED = Shared(kind="layer", fields={"digest": str, "size": int, "diff_id": str, "unpacked": int}, file="digest")
 PARALLEL = 50_000_000  # bytes: below, starting processes takes longer than the work
 
 
@@ -59,13 +62,15 @@ def make_layers(
     engine: Engine,
     store: Store,
     on_progress: Callable[[str], None],
+    share: Sharing = NO_SHARE,
 ) -> tuple[Layer, ...]:
-    """Make the planned layers, in parallel over the cores, or find them in the store.
+    """Make the planned layers, in parallel over the cores, or find them in the store or where they are shared.
 
     `base` is the layer with the Python that compiles byte code, `python` a text that changes whenever that Python does
     (as the sha256 of its packages), `epoch` the time of all files in seconds since 1970. Raises BuildFailedError.
     """
     keyed = [(plan, layer_key(plan, venv=venv, python=python, epoch=epoch)) for plan in plans]
+    share.fetch_results(SHARED, [key for _, key in keyed if _kept(key, store) is None])
     missing = [(plan, key) for plan, key in keyed if _kept(key, store) is None]
     byte_code = compile_wheels(
         [layout for plan, _ in missing for layout in plan.layouts],
@@ -80,6 +85,7 @@ def make_layers(
         [_job(plan, key, venv=venv, epoch=epoch, byte_code=byte_code, store=store) for plan, key in missing],
         on_progress,
     )
+    share.share_results(SHARED, [key for _, key in missing])
     return tuple(Layer(title=plan.title, blob=_made(plan, key, store)) for plan, key in keyed)
 
 

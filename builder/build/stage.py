@@ -9,7 +9,7 @@ from builder.build.base import base_key, bootstrap_base, debs_folder
 from builder.build.layers import load_base, make_base_layer
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
 from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_key, toolchain_tag
-from builder.build.wheels import build_wheel, built_wheel, plan_wheels
+from builder.build.wheels import SHARED, build_wheel, built_wheel, plan_wheels
 from builder.errors import StaleLockError
 from builder.lock.debian import fetch_debs
 from builder.lock.sources import restore_source
@@ -65,7 +65,12 @@ def build_recipe(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
         fetch_wheels(locked.wheels, tools.store, tools.settings, show_progress(step), indexes=indexes)
     with tools.console.step(f"assemble {plan.reference}") as step:
         image = build_image(
-            plan, base, engine=tools.engine, store=tools.store, on_progress=show_lines(step, tools.console)
+            plan,
+            base,
+            engine=tools.engine,
+            store=tools.store,
+            on_progress=show_lines(step, tools.console),
+            share=tools.share,
         )
         step.end(image.image_id[:19])
     return image
@@ -98,15 +103,24 @@ def _compile(source: RecipeFile, locked: Lock, tools: Tools) -> tuple[BuiltWheel
     built = []
     wishes = {wish.project: wish for wish in wishes_of(source, tools.store, tools.settings)}
     for job in plan_wheels(source, locked, key, tools.store.path):
-        wheel = built_wheel(job, tools.store)
+        wheel = _find_wheel(job, tools)
         if wheel is None:
             if job.name in wishes:
                 restore_source(locked.sources[job.name], wishes[job.name])
             wheel = _compile_one(job, _toolchain(key, files, source, locked, tools), tools)
-        else:
-            tools.console.current(f"wheel {wheel.filename}")
+            tools.share.share_results(SHARED, [job.key])
         built.append(wheel)
     return tuple(built)
+
+
+def _find_wheel(job: WheelJob, tools: Tools) -> BuiltWheel | None:
+    wheel = built_wheel(job, tools.store)
+    if wheel is None:
+        tools.share.fetch_results(SHARED, [job.key])
+        wheel = built_wheel(job, tools.store)
+    if wheel is not None:
+        tools.console.current(f"wheel {wheel.filename}")
+    return wheel
 
 
 def _compile_one(job: WheelJob, toolchain: str, tools: Tools) -> BuiltWheel:

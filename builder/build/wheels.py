@@ -17,6 +17,7 @@ from builder.lock.archive import unpack_archive
 from builder.recipe.model import BuildSettings
 from builder.recipe.packages import known_package
 from builder.recipe.targets import find_target
+from builder.registry.share import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,7 @@ NOBODY = "65534:65534"
 MEMORY = 8 << 30
 TIMEOUT = 4 * 3600.0
 EVIDENCE_LINES = 20
+SHARED = Shared(kind="wheel", fields={"name": str, "version": str, "filename": str, "sha256": str}, file="sha256")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,10 @@ from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
 from builder.engine import Exit
 from builder.errors import BuildFailedError
+from builder.registry.share import NO_SHARE, open_share
+from builder.settings import settings_from
 from builder.store import Store
+from tests.fake_registry import FakeRegistry, running
 from tests.fakes import FakeEngine
 from tests.wheels import make_wheel
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from builder.build.image import Layer
     from builder.build.wheelfile import WheelLayout
     from builder.engine import ContainerRun
+    from builder.registry.share import Sharing
 
 VENV = Venv(python="3.13")
 SITE = "opt/env/lib/python3.13/site-packages"
@@ -75,7 +79,9 @@ class World:
     base: Layer
     said: list[str] = dataclasses.field(default_factory=list)
 
-    def make(self, layouts: Iterable[WheelLayout], *, epoch: int = EPOCH) -> tuple[Layer, ...]:
+    def make(
+        self, layouts: Iterable[WheelLayout], *, epoch: int = EPOCH, share: Sharing = NO_SHARE
+    ) -> tuple[Layer, ...]:
         return make_layers(
             plan_layers(layouts),
             base=self.base,
@@ -85,6 +91,7 @@ class World:
             engine=self.engine,
             store=self.store,
             on_progress=self.said.append,
+            share=share,
         )
 
     def members(self, layer: Layer) -> dict[str, tarfile.TarInfo]:
@@ -290,3 +297,18 @@ def test_byte_code_depends_on_the_python_and_the_place(tmp_path: Path) -> None:
         byte_code_key(one, Venv(python="3.13", prefix="/opt/other"), "x"),
     }
     assert len(keys) == 3
+
+
+def test_layers_that_another_machine_made_come_from_where_they_are_shared(
+    new_world: Callable[[str], World], tmp_path: Path
+) -> None:
+    with running(FakeRegistry()) as registry:
+        environment = {"ENVBUILD_SHARE": f"{registry.host}/team/shared", "DOCKER_CONFIG": str(tmp_path)}
+        one, two = new_world("one"), new_world("two")
+        writer = open_share(settings_from({**environment, "ENVBUILD_SHARE_PUSH": "1"}), one.store, pytest.fail)
+        made = one.make([layout(tmp_path)], share=writer)
+        found = two.make([layout(tmp_path)], share=open_share(settings_from(environment), two.store, pytest.fail))
+        assert found == made
+        assert two.said == []
+        assert two.engine.runs == [], "no byte code was compiled"
+        assert two.read(found[1], f"{SITE}/foo/data") == b"1"
