@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from builder.commands import insight, project, road
+from builder.commands import diagnosis, insight, project, road
 from builder.commands.state import State
 from builder.errors import EnvbuildError, ExitCode, UsageError
 
@@ -26,6 +26,7 @@ COMMANDS = (
     insight.diff,
     insight.explain,
     insight.doctor,
+    diagnosis.diagnose,
     project.schema,
     project.completion,
 )

@@ -186,3 +186,17 @@ def test_the_script_of_each_shell_calls_envbuild_back(shell: str, capsys: pytest
     script = capsys.readouterr().out
     assert f"_ENVBUILD_COMPLETE={shell}_complete" in script
     assert "envbuild" in script
+
+
+def test_diagnose_reads_a_log_and_gives_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("nvcc fatal   : Unsupported gpu architecture 'compute_120'\n", encoding="utf-8")
+    assert run(["diagnose", "--json", str(log)]) == 0
+    cause = json.loads(capsys.readouterr().out)["causes"][0]
+    assert cause["class"] == "toolchain-too-old-for-architecture"
+    assert cause["evidence"][0]["line"] == 1
+
+
+def test_diagnose_without_a_log_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["diagnose"]) == 2
+    assert "which log?" in capsys.readouterr().err
