@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from builder.commands import diagnosis, insight, project, road
+from builder.commands import diagnosis, insight, keep, project, road
 from builder.commands.state import State
 from builder.errors import EnvbuildError, ExitCode, UsageError
 
@@ -22,6 +22,9 @@ COMMANDS = (
     road.render,
     road.build,
     road.smoke,
+    keep.export,
+    keep.shell,
+    keep.gc,
     insight.status,
     insight.diff,
     insight.explain,

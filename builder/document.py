@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHUNK = 1 << 20
+_SHA256 = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 class Document(BaseModel):
@@ -64,6 +66,11 @@ class _PlainDumper(yaml.SafeDumper):
 def sha256_bytes(data: bytes) -> str:
     """Return the hexadecimal sha256 of `data`."""
     return hashlib.sha256(data).hexdigest()
+
+
+def hashes_in(data: bytes) -> frozenset[str]:
+    """Return every hexadecimal sha256 that a text mentions."""
+    return frozenset(match.decode() for match in _SHA256.findall(data))
 
 
 def sha256_file(path: Path) -> str:

@@ -217,7 +217,7 @@ class _Fetcher:
             start = _start_of(response)
             if start not in {0, offset}:
                 raise _TransientError(f"the server continued at byte {start} instead of {offset}")
-            with part.open("ab") as file:
+            with self.store.room(), part.open("ab") as file:
                 file.truncate(start)
                 self.tally.begin(download, start)
                 for piece in _pieces(response):

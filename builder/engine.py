@@ -58,6 +58,16 @@ class ImageBuild:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LocalImage:
+    """An image that the engine has: its tags, its size in bytes with all layers, and whether a container uses it."""
+
+    image_id: str
+    references: tuple[str, ...]
+    size: int
+    in_use: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineFacts:
     """What the engine says of itself."""
 
@@ -102,6 +112,10 @@ class Engine(Protocol):
 
     def image_facts(self, reference: str) -> ImageFacts | None:
         """Return what a local image says of itself, or None; never pulls."""
+        ...
+
+    def local_images(self) -> tuple[LocalImage, ...]:
+        """Return all local images, those without a tag too."""
         ...
 
     def chain_ids(self) -> frozenset[str]:

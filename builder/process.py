@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shlex
 import signal
 import subprocess
 import threading
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar, NoReturn
 
 from builder.errors import EnvbuildError
 
@@ -105,6 +106,17 @@ def begin_worker(parent: int) -> None:
 
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h; man 2 prctl
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Turn this process into another program, which gets its terminal and its exit code."""
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606 - the person's own program, without a shell
+    except FileNotFoundError:
+        raise MissingProgramError(
+            f"the program {command[0]!r} is not installed",
+            remedy=f"install it, or run it elsewhere: {shlex.join(command)}",
+        ) from None
 
 
 def _feed_and_wait(process: subprocess.Popen[bytes], stdin: bytes, timeout: float | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from builder.engine import ContainerRun, EngineFacts, Exit, ImageBuild, ImageFacts
+from builder.engine import ContainerRun, EngineFacts, Exit, ImageBuild, ImageFacts, LocalImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,12 +23,16 @@ FACTS = EngineFacts(
 
 @dataclass(kw_only=True)
 class FakeEngine:
-    """`answer` and `answer_build` may raise; `images` maps references to ids and learns from builds."""
+    """`answer` and `answer_build` may raise; `images` maps references to ids and learns from builds.
+
+    `used` are those that a container uses.
+    """
 
     answer: Callable[[ContainerRun], Exit] = lambda _job: Exit(code=0)
     answer_build: Callable[[ImageBuild], str] = lambda job: f"sha256:{job.tag.encode().hex():0<64.64}"
     images: dict[str, str] = field(default_factory=dict)
     described: dict[str, ImageFacts] = field(default_factory=dict)
+    used: frozenset[str] = frozenset()
     chains: frozenset[str] = frozenset()
     runs: list[ContainerRun] = field(default_factory=list)
     builds: list[ImageBuild] = field(default_factory=list)
@@ -42,6 +46,12 @@ class FakeEngine:
 
     def image_facts(self, reference: str) -> ImageFacts | None:
         return self.described.get(reference)
+
+    def local_images(self) -> tuple[LocalImage, ...]:
+        return tuple(
+            LocalImage(image_id=image_id, references=(name,), size=1, in_use=name in self.used)
+            for name, image_id in self.images.items()
+        )
 
     def chain_ids(self) -> frozenset[str]:
         return self.chains

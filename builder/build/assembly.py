@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from builder.build.bytecode import byte_code_key
 from builder.build.environment import image_environment, image_labels
-from builder.build.image import ImageSettings, assemble, load_image
+from builder.build.image import ImageSettings, Layer, assemble, load_image
 from builder.build.layerplan import plan_layers
-from builder.build.layers import LAYOUT, make_layers
+from builder.build.layers import LAYOUT, base_layer_key, find_base_layer, find_layers, layer_key, make_layers
 from builder.build.tarlayer import COMPRESSOR
 from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
 from builder.document import key_of
+from builder.errors import BuildFailedError
 from builder.registry.share import NO_SHARE
+from builder.store import prove_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from builder.build.image import Layer
+    from builder.build.image import Image
+    from builder.build.wheelfile import WheelLayout
     from builder.build.wheels import BuiltWheel
     from builder.engine import Engine
     from builder.lock.model import Lock, LockedWheel
@@ -114,9 +118,10 @@ def build_image(
     share: Sharing = NO_SHARE,
 ) -> BuiltImage:
     """Make the layers that are missing, assemble the image, load it into the engine and record it."""
-    layouts = [read_layout(wheel, plan.venv) for wheel in plan.wheels]
+    layouts = _layouts(plan, store)
+    plans = plan_layers(layouts)
     layers = make_layers(
-        plan_layers(layouts),
+        plans,
         base=base,
         venv=plan.venv,
         python=plan.base_key,
@@ -129,12 +134,43 @@ def build_image(
     image = assemble((base, *layers), plan.settings)
     on_progress("loading into the engine")
     load_image(image, plan.reference, engine=engine, store=store)
-    record = {"image_id": image.config_digest, "manifest_digest": image.manifest_digest}
+    record = {
+        "reference": plan.reference,
+        "image_id": image.config_digest,
+        "manifest_digest": image.manifest_digest,
+        "layers": [
+            base_layer_key(base.blob.diff_id.removeprefix("sha256:")),
+            *(layer_key(item, venv=plan.venv, python=plan.base_key, epoch=plan.settings.epoch) for item in plans),
+        ],
+        "byte_code": [
+            byte_code_key(layout, plan.venv, plan.base_key) for layout in layouts if layout.sources(plan.venv)
+        ],
+    }
     store.keep_result("image", plan.key, record)
     return _built(plan, record)
 
 
-def _built(plan: ImagePlan, record: Mapping[str, str]) -> BuiltImage:
+def find_image(plan: ImagePlan, store: Store) -> Image | None:
+    """Return the image of a plan if all its layers are in the store; nothing is made."""
+    rootfs = store.result("base", plan.base_key)
+    base = find_base_layer(rootfs["sha256"], store) if rootfs else None
+    plans = plan_layers(_layouts(plan, store))
+    blobs = find_layers(plans, venv=plan.venv, python=plan.base_key, epoch=plan.settings.epoch, store=store)
+    done = [Layer(title=item.title, blob=blob) for item, blob in zip(plans, blobs, strict=True) if blob is not None]
+    if base is None or len(done) < len(blobs):
+        return None
+    return assemble((Layer(title="base", blob=base), *done), plan.settings)
+
+
+def _layouts(plan: ImagePlan, store: Store) -> tuple[WheelLayout, ...]:
+    try:
+        return tuple(read_layout(wheel, plan.venv) for wheel in plan.wheels)
+    except BuildFailedError:
+        prove_all(store, [wheel.sha256 for wheel in plan.wheels])  # what is damaged here looks like a broken wheel
+        raise
+
+
+def _built(plan: ImagePlan, record: Mapping[str, Any]) -> BuiltImage:
     return BuiltImage(
         reference=plan.reference,
         image_id=record["image_id"],

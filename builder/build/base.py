@@ -201,14 +201,14 @@ def _stanza(deb: LockedDeb, path: Path) -> str:
 
 
 def _put(deb: LockedDeb, store: Store, destination: Path) -> Path:
-    source, target = store.path(deb.sha256), destination / deb_filename(deb)
+    if not store.has(deb.sha256):
+        raise BuildFailedError(
+            f"{deb.name} {deb.version} is not in the store", remedy="fetch the lock's packages first"
+        )
+    source, target = store.sound(deb.sha256), destination / deb_filename(deb)
     target.unlink(missing_ok=True)
     try:
         target.hardlink_to(source)
-    except FileNotFoundError:
-        raise BuildFailedError(
-            f"{deb.name} {deb.version} is not in the store", remedy="fetch the lock's packages first"
-        ) from None
     except OSError:  # another disk
         shutil.copyfile(source, target)
         target.chmod(0o644)

@@ -94,7 +94,7 @@ def _kept(key: str, store: Store) -> Path:
         raise BuildFailedError(
             f"the byte code with key {key} left the store while it was needed", remedy="run it again"
         )
-    return store.path(record["sha256"])
+    return store.sound(record["sha256"])
 
 
 def _compile(

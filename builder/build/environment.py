@@ -40,6 +40,11 @@ def image_environment(lock: Lock) -> dict[str, str]:
     return dict(sorted(variables.items()))
 
 
+def one_line(text: str) -> str:
+    """Return a text without line breaks and with single spaces, as a Dockerfile can hold it."""
+    return " ".join(text.split())
+
+
 def image_labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
     """Return the labels of the image, sorted by name: title, clock, recipe, lock, target and the stack's versions.
 
@@ -51,7 +56,7 @@ def image_labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
         "dev.envbuild.recipe": recipe.name,
         "dev.envbuild.target": recipe.target.gpu,
         "org.opencontainers.image.created": datetime.fromtimestamp(lock.epoch, UTC).isoformat(),
-        "org.opencontainers.image.description": recipe.description,
+        "org.opencontainers.image.description": one_line(recipe.description),
         "org.opencontainers.image.title": recipe.name,
         **({"dev.envbuild.driver": recipe.host.driver} if recipe.host else {}),
         **stack,

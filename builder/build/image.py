@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from builder.build.tarlayer import BLOCK, MEDIA_TYPE, Blob
-from builder.document import canonical_json, sha256_bytes
+from builder.build.tarlayer import MEDIA_TYPE, Blob
+from builder.document import CHUNK, canonical_json, sha256_bytes
 from builder.errors import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from builder.engine import Engine
@@ -109,7 +109,7 @@ def docker_archive(image: Image, reference: str, *, store: Store, present: froze
     for layer, name, chain_id in zip(image.layers, names, chain_ids(image.layers), strict=True):
         if chain_id not in present and name not in sent:
             sent.add(name)
-            yield from tar_file(name, store.path(layer.blob.digest.removeprefix("sha256:")), layer.blob.size)
+            yield from tar_pieces(name, store.read(layer.blob.digest.removeprefix("sha256:")), layer.blob.size)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -128,13 +128,17 @@ def tar_bytes(name: str, data: bytes) -> Iterator[bytes]:
     yield _header(name, len(data)) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
 
 
+def tar_pieces(name: str, pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield a member of a tar archive, of fixed time and owner, that holds some bytes, `size` of them together."""
+    yield _header(name, size)
+    yield from pieces
+    yield bytes(-size % tarfile.BLOCKSIZE)
+
+
 def tar_file(name: str, path: Path, size: int) -> Iterator[bytes]:
     """Yield a member of a tar archive, of fixed time and owner, that holds the `size` bytes of a file."""
-    yield _header(name, size)
     with path.open("rb") as file:
-        while chunk := file.read(BLOCK):
-            yield chunk
-    yield bytes(-size % tarfile.BLOCKSIZE)
+        yield from tar_pieces(name, iter(lambda: file.read(CHUNK), b""), size)
 
 
 def _config(layers: tuple[Layer, ...], settings: ImageSettings) -> dict[str, Any]:

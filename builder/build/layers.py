@@ -18,7 +18,7 @@ from builder.document import key_of
 from builder.errors import BuildFailedError
 from builder.process import begin_worker
 from builder.registry.share import NO_SHARE, Shared
-from builder.store import Store
+from builder.store import Store, prove_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,26 +30,30 @@ if TYPE_CHECKING:
     from builder.engine import Engine
     from builder.registry.share import Sharing
 
-LAYOUT = 1  # raise when the same wheels shall become other layers
+LAYOUT = 2  # raise when the same wheels shall become other layers
 SHARED = Shared(kind="layer", fields={"digest": str, "size": int, "diff_id": str, "unpacked": int}, file="digest")
 PARALLEL = 50_000_000  # bytes: below, starting processes takes longer than the work
 
 
 def make_base_layer(rootfs_sha256: str, *, store: Store) -> Layer:
     """Return the layer of a root filesystem, an uncompressed tar in the store: its diff id is the tar's sha256."""
-    key = _base_layer_key(rootfs_sha256)
+    key = base_layer_key(rootfs_sha256)
     with store.exclusive(f"layer-{key}"):
         blob = _kept(key, store)
         if blob is None:
             with store.scratch() as scratch, store.path(rootfs_sha256).open("rb") as tar:
                 with (scratch / "layer").open("wb") as out:
                     blob = compress_tar(tar, out)
+                seen = blob.diff_id.removeprefix("sha256:")
+                if seen != rootfs_sha256:
+                    raise store.damaged(rootfs_sha256, seen)
                 _keep(key, blob, scratch / "layer", store)
     return Layer(title="base", blob=blob)
 
 
-def _base_layer_key(rootfs_sha256: str) -> str:
-    return key_of({"layout": LAYOUT, "tar": rootfs_sha256, "compressor": COMPRESSOR})
+def base_layer_key(rootfs_sha256: str) -> str:
+    """Return the key of a base layer."""
+    return key_of({"tar": rootfs_sha256, "compressor": COMPRESSOR})
 
 
 def make_layers(
@@ -72,6 +76,8 @@ def make_layers(
     keyed = [(plan, layer_key(plan, venv=venv, python=python, epoch=epoch)) for plan in plans]
     share.fetch_results(SHARED, [key for _, key in keyed if _kept(key, store) is None])
     missing = [(plan, key) for plan, key in keyed if _kept(key, store) is None]
+    wheels = {layout.wheel.sha256 for plan, _ in missing for layout in plan.layouts}
+    prove_all(store, [sha256 for sha256 in wheels if store.has(sha256)])
     byte_code = compile_wheels(
         [layout for plan, _ in missing for layout in plan.layouts],
         venv=venv,
@@ -91,12 +97,12 @@ def make_layers(
 
 def base_reference(base: Layer) -> str:
     """Return the local tag of a base."""
-    return f"envbuild/base:{base.blob.diff_id.removeprefix('sha256:')[:16]}"
+    return base_tag(base.blob.diff_id)
 
 
 def find_base_layer(rootfs_sha256: str, store: Store) -> Blob | None:
     """Return the layer of a root filesystem if it was made before."""
-    return _kept(_base_layer_key(rootfs_sha256), store)
+    return _kept(base_layer_key(rootfs_sha256), store)
 
 
 def find_layers(
@@ -111,6 +117,11 @@ def load_base(base: Layer, *, epoch: int, engine: Engine, store: Store) -> str:
     reference = base_reference(base)
     load_image(assemble((base,), ImageSettings(epoch=epoch)), reference, engine=engine, store=store)
     return reference
+
+
+def base_tag(diff_id: str) -> str:
+    """Return the local tag of a base alone, by the diff id of its layer."""
+    return f"envbuild/base:{diff_id.removeprefix('sha256:')[:16]}"
 
 
 def layer_key(plan: LayerPlan, *, venv: Venv, python: str, epoch: int) -> str:

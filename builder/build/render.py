@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import re
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from builder.build.environment import image_environment, image_labels
+from builder.build.environment import image_environment, image_labels, one_line
+from builder.build.venv import Venv
 from builder.document import write_atomic
 
 if TYPE_CHECKING:
@@ -26,16 +27,19 @@ def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - Dockerfiles are no HTML
     )
-    templates.filters["quoted"] = json.dumps
+    templates.filters["quoted"] = quoted
     built = sorted(name for name, package in recipe.stack.items() if package.from_source)
     values = {
         "recipe": recipe,
+        "description": one_line(recipe.description) or "an inference stack",
         "suite": lock.file.debian.suite,
         "base": lock.file.debian.base,
         "debs": lock.file.debian.toolchain,
         "built": built,
+        "wheels": lock.wheels,
         "python": f"python{recipe.python}",
-        "tools": _version(lock.toolchain_wheels, "pip"),
+        "pip": _wheel(lock.toolchain_wheels, "pip"),
+        "venv": Venv(python=recipe.python),
         "compiler": _compiler(lock.compiler_wheels or lock.toolchain_wheels),
         "separate": bool(lock.compiler_wheels),
         "cuda_major": (recipe.cuda or "").partition(".")[0],
@@ -52,6 +56,11 @@ def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
     if lock.compiler_wheels:
         files["requirements.compiler.txt"] = _requirements(lock.compiler_wheels)
     return files
+
+
+def quoted(text: str) -> str:
+    """Return a text in double quotes as a Dockerfile reads it: nothing in it is a variable or ends it."""
+    return '"' + re.sub(r'(["\\$])', r"\\\1", text) + '"'
 
 
 def write_dockerfiles(files: dict[str, str], folder: Path) -> tuple[str, ...]:
@@ -75,10 +84,10 @@ def _requirements(wheels: Iterable[LockedWheel]) -> str:
     return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in wheels)
 
 
-def _version(wheels: Iterable[LockedWheel], name: str) -> str:
-    return next((wheel.version for wheel in wheels if wheel.name == name), "")
+def _wheel(wheels: Iterable[LockedWheel], name: str) -> str:
+    return next((wheel.filename for wheel in wheels if wheel.name == name), "")
 
 
 def _compiler(wheels: Iterable[LockedWheel]) -> str:
-    version = _version(wheels, "nvidia-cuda-nvcc")
+    version = next((wheel.version for wheel in wheels if wheel.name == "nvidia-cuda-nvcc"), "")
     return f"nvcc {version}" if version else ""

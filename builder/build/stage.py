@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.build.assembly import build_image, built_image, plan_image
@@ -9,6 +10,7 @@ from builder.build.base import base_key, bootstrap_base, debs_folder
 from builder.build.layers import load_base, make_base_layer
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
 from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_key, toolchain_tag
+from builder.build.uses import note_use, remember_workspace
 from builder.build.wheels import SHARED, build_wheel, built_wheel, plan_wheels
 from builder.errors import StaleLockError
 from builder.lock.debian import fetch_debs
@@ -16,10 +18,12 @@ from builder.lock.sources import restore_source
 from builder.lock.wheels import fetch_wheels
 from builder.lock.wish import wishes_of
 from builder.recipe.workspace import workspace_of
+from builder.store import mended
 from builder.tools import show_lines, show_progress
 
 if TYPE_CHECKING:
     from builder.build.assembly import BuiltImage, ImagePlan
+    from builder.build.base import RootFilesystem
     from builder.build.image import Layer
     from builder.build.wheels import BuiltWheel, WheelJob
     from builder.console import Console
@@ -51,18 +55,56 @@ def check_rendered(source: RecipeFile, locked: Lock) -> None:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Materials:
+    """What an image is made of, all in the store: the base, the compiled wheels, and the locked wheels."""
+
+    rootfs: RootFilesystem
+    built: tuple[BuiltWheel, ...]
+    jobs: tuple[WheelJob, ...]
+
+
+def gather_materials(source: RecipeFile, locked: Lock, tools: Tools) -> Materials:
+    """Bring everything that the image is made of into the store, without assembling it."""
+    return mended(tools.store, lambda: _gather(source, locked, tools), tools.console.warn)
+
+
+def _gather(source: RecipeFile, locked: Lock, tools: Tools) -> Materials:
+    jobs = _jobs(source, locked, tools.store)
+    built = _compile(jobs, source, locked, tools)
+    rootfs = _rootfs(locked, tools)
+    _fetch(source, locked, tools)
+    return Materials(rootfs=rootfs, built=built, jobs=jobs)
+
+
 def build_recipe(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
-    """Compile what must be compiled, assemble the image and load it into the engine."""
-    built = _compile(source, locked, tools)
+    """Compile what must be compiled, assemble the image and load it into the engine.
+
+    A file of the store that turns out to be damaged is fetched or made again. Two processes do the work once.
+    """
+    remember_workspace(workspace_of(source).root, tools.store)
+    return mended(tools.store, lambda: _build(source, locked, tools), tools.console.warn)
+
+
+def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
+    jobs = _jobs(source, locked, tools.store)
+    needs = (toolchain_of(source, locked), base_key(locked.file.debian), *(job.key for job in jobs))
+    note_use(locked.digest, needs, tools.store, more=True)
+    built = _compile(jobs, source, locked, tools)
     plan = plan_image(source.recipe, locked, base_key(locked.file.debian), built, tools.store)
-    done = built_image(plan, tools.engine, tools.store)
-    if done is not None:
-        tools.console.current(f"image {done.reference}")
-        return done
+    with tools.store.exclusive(f"image-{plan.key}"):
+        image = built_image(plan, tools.engine, tools.store)
+        if image is None:
+            image = _assemble(plan, source, locked, tools)
+        else:
+            tools.console.current(f"image {image.reference}")
+    note_use(locked.digest, (*needs, plan.key), tools.store)
+    return image
+
+
+def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
     base = _base(locked, tools)
-    with tools.console.step(f"fetch {len(locked.wheels)} wheels") as step:
-        indexes = source.recipe.indexes
-        fetch_wheels(locked.wheels, tools.store, tools.settings, show_progress(step), indexes=indexes)
+    _fetch(source, locked, tools)
     with tools.console.step(f"assemble {plan.reference}") as step:
         image = build_image(
             plan,
@@ -78,36 +120,51 @@ def build_recipe(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
 
 def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | None:
     """Return the plan of an image whose wheels are all in the store, else None; nothing is fetched or compiled."""
-    files = render_dockerfiles(source.recipe, locked)
-    key = toolchain_key(files.get("Dockerfile.toolchain", ""), base_key(locked.file.debian), locked)
-    built = [built_wheel(job, store) for job in plan_wheels(source, locked, key, store.path)]
+    built = [built_wheel(job, store) for job in _jobs(source, locked, store)]
     done = tuple(wheel for wheel in built if wheel is not None)
     if len(done) < len(built) or not all(store.has(wheel.sha256) for wheel in locked.wheels):
         return None
     return plan_image(source.recipe, locked, base_key(locked.file.debian), done, store)
 
 
-def _base(locked: Lock, tools: Tools) -> Layer:
+def _fetch(source: RecipeFile, locked: Lock, tools: Tools) -> None:
+    with tools.console.step(f"fetch {len(locked.wheels)} wheels") as step:
+        indexes = source.recipe.indexes
+        fetch_wheels(locked.wheels, tools.store, tools.settings, show_progress(step), indexes=indexes)
+
+
+def _rootfs(locked: Lock, tools: Tools) -> RootFilesystem:
     debian = locked.file.debian
     with tools.console.step(f"bootstrap Debian {debian.suite} from {len(debian.base)} packages") as step:
         fetch_debs(debian.base, tools.store, tools.settings, show_progress(step))
-        rootfs = bootstrap_base(debian, tools.store, step.detail)
-        layer = make_base_layer(rootfs.sha256, store=tools.store)
-        load_base(layer, epoch=locked.epoch, engine=tools.engine, store=tools.store)
+        return bootstrap_base(debian, tools.store, step.detail)
+
+
+def _base(locked: Lock, tools: Tools) -> Layer:
+    layer = make_base_layer(_rootfs(locked, tools).sha256, store=tools.store)
+    load_base(layer, epoch=locked.epoch, engine=tools.engine, store=tools.store)
     return layer
 
 
-def _compile(source: RecipeFile, locked: Lock, tools: Tools) -> tuple[BuiltWheel, ...]:
+def _jobs(source: RecipeFile, locked: Lock, store: Store) -> tuple[WheelJob, ...]:
+    return plan_wheels(source, locked, toolchain_of(source, locked), store.path)
+
+
+def toolchain_of(source: RecipeFile, locked: Lock) -> str:
+    """Return the key of the toolchain of a recipe."""
     files = render_dockerfiles(source.recipe, locked)
-    key = toolchain_key(files.get("Dockerfile.toolchain", ""), base_key(locked.file.debian), locked)
+    return toolchain_key(files.get("Dockerfile.toolchain", ""), base_key(locked.file.debian), locked)
+
+
+def _compile(jobs: tuple[WheelJob, ...], source: RecipeFile, locked: Lock, tools: Tools) -> tuple[BuiltWheel, ...]:
     built = []
     wishes = {wish.project: wish for wish in wishes_of(source, tools.store, tools.settings)}
-    for job in plan_wheels(source, locked, key, tools.store.path):
+    for job in jobs:
         wheel = _find_wheel(job, tools)
         if wheel is None:
             if job.name in wishes:
                 restore_source(locked.sources[job.name], wishes[job.name])
-            wheel = _compile_one(job, _toolchain(key, files, source, locked, tools), tools)
+            wheel = _compile_one(job, _toolchain(source, locked, tools), tools)
             tools.share.share_results(SHARED, [job.key])
         built.append(wheel)
     return tuple(built)
@@ -132,7 +189,8 @@ def _compile_one(job: WheelJob, toolchain: str, tools: Tools) -> BuiltWheel:
     return wheel
 
 
-def _toolchain(key: str, files: dict[str, str], source: RecipeFile, locked: Lock, tools: Tools) -> str:
+def _toolchain(source: RecipeFile, locked: Lock, tools: Tools) -> str:
+    files, key = render_dockerfiles(source.recipe, locked), toolchain_of(source, locked)
     if has_toolchain(key, tools.engine, tools.store):
         return toolchain_tag(key)
     base = _base(locked, tools)

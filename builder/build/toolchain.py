@@ -84,4 +84,4 @@ def wheels_folder(wheels: Iterable[LockedWheel], store: Store, folder: Path) -> 
     """Fill a folder with wheels from the store under their own names, as links where the disk allows it."""
     folder.mkdir(exist_ok=True)
     for wheel in wheels:
-        os.link(store.path(wheel.sha256), folder / wheel.filename)
+        os.link(store.sound(wheel.sha256), folder / wheel.filename)

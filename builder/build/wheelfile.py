@@ -19,7 +19,6 @@ import installer
 from installer.destinations import WheelDestination
 from installer.exceptions import InstallerError
 from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
-from installer.scripts import Script
 from installer.sources import WheelFile
 from installer.utils import canonicalize_name, fix_shebang
 
@@ -40,6 +39,15 @@ if TYPE_CHECKING:
     from builder.build.venv import Venv
 
 INSTALLER = b"envbuild\n"
+# What pip writes since 26.0 (`PipScriptMaker`), so that the rendered Dockerfile and the layers hold the same scripts.
+ENTRY_POINT = """\
+#!{interpreter}
+import sys
+from {module} import {name}
+if __name__ == '__main__':
+    sys.argv[0] = sys.argv[0].removesuffix('.exe')
+    sys.exit({call}())
+"""
 HASHES = frozenset({"sha256", "sha384", "sha512"})
 _REPLACED = ("RECORD", "RECORD.jws", "RECORD.p7s")  # a new RECORD is written, which the old signatures do not sign
 _LIBRARY_ERRORS = (
@@ -178,12 +186,20 @@ class _Destination(WheelDestination):
         self._source = source
         self._venv = venv
 
-    def write_script(self, name: str, module: str, attr: str, section: ScriptSection) -> RecordEntry:
-        """Note the script of an entry point."""
+    def write_script(
+        self,
+        name: str,
+        module: str,
+        attr: str,
+        section: ScriptSection,  # noqa: ARG002 - `installer` gives it
+    ) -> RecordEntry:
+        """Note the script of an entry point; on Linux one of a window is like any other."""
         if not name or "/" in name or name in {".", ".."} or not name.isprintable():
             raise ValueError(f"entry_points.txt asks for a script called {name!r}")
-        file_name, data = Script(name, module, attr, section).generate(self._venv.interpreter, "posix")
-        return self._place("scripts", file_name, data, len(data), executable=True)
+        data = ENTRY_POINT.format(
+            interpreter=self._venv.interpreter, module=module, name=attr.split(".", maxsplit=1)[0], call=attr
+        ).encode()
+        return self._place("scripts", name, data, len(data), executable=True)
 
     def write_file(
         self,

@@ -110,16 +110,22 @@ def render(state: State, *, recipe: Path, check: bool) -> int:
 
 @click.command()
 @RECIPE
+@click.option("--check-dockerfile", is_flag=True, help="Build the Dockerfile with the engine alone, and compare.")
 @json_option
 @click.pass_obj
-def build(state: State, *, recipe: Path) -> int:
+def build(state: State, *, recipe: Path, check_dockerfile: bool) -> int:
     """Compile the wheels and assemble the image of a locked recipe."""
     from builder.build.stage import build_recipe
     from builder.lock.stage import locked_recipe
     from builder.recipe.source import read_recipe
 
     source = read_recipe(recipe)
-    image = build_recipe(source, locked_recipe(source), state.tools())
+    locked, tools = locked_recipe(source), state.tools()
+    image = build_recipe(source, locked, tools)
+    if check_dockerfile:
+        from builder.export.stage import check_dockerfile as compare
+
+        compare(source, locked, tools)
     if state.console.json:
         state.console.document(
             {

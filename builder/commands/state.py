@@ -36,7 +36,12 @@ class State:
         from builder.tools import Tools
 
         settings = settings_from()
-        return Tools(settings=settings, store=Store(settings.store), console=self.console, connect=connect_engine)
+        return Tools(
+            settings=settings,
+            store=Store(settings.store, self.console.say),
+            console=self.console,
+            connect=connect_engine,
+        )
 
 
 def connect_engine() -> Engine:

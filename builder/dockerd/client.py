@@ -19,7 +19,7 @@ from builder.dockerd.context import context_tar, named_images
 from builder.dockerd.faults import MAKE_ROOM, disk_free, engine_errors, out_of_disk
 from builder.dockerd.image_facts import facts_of
 from builder.dockerd.stream import error_in, exchange
-from builder.engine import EngineFacts
+from builder.engine import EngineFacts, LocalImage
 from builder.errors import BuildFailedError, EngineError
 
 if TYPE_CHECKING:
@@ -100,6 +100,20 @@ class DockerEngine:
         with engine_errors(self._address):
             history = self._client.history(image["Id"])  # type: ignore[no-untyped-call]
         return facts_of(image, history)
+
+    def local_images(self) -> tuple[LocalImage, ...]:
+        """Return all local images, those without a tag too."""
+        with engine_errors(self._address):
+            used = {str(container["ImageID"]) for container in self._client.containers(all=True)}
+            return tuple(
+                LocalImage(
+                    image_id=str(image["Id"]),
+                    references=tuple(tag for tag in image["RepoTags"] or () if not tag.startswith("<none>")),
+                    size=int(image["Size"]),
+                    in_use=str(image["Id"]) in used,
+                )
+                for image in self._client.images()
+            )
 
     def chain_ids(self) -> frozenset[str]:
         """Return the chain ids of all layers of all local images.

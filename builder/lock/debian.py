@@ -156,7 +156,7 @@ def chosen_packages(simulation: str) -> dict[str, str]:
 
 
 def _index(signed: SignedRelease, store: Store) -> str:
-    return lzma.decompress(store.path(signed.release.packages_sha256).read_bytes()).decode()
+    return lzma.decompress(store.sound(signed.release.packages_sha256).read_bytes()).decode()
 
 
 def _resolve_base(suite: str, names: list[str], sources: tuple[str, ...]) -> dict[str, str]:

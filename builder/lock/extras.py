@@ -79,5 +79,5 @@ def declared_requirements(
 def _from_wheel(wheel: ChosenWheel, url: str, store: Store, settings: Settings) -> bytes:
     fetch_all([Download(url=url, sha256=wheel.sha256, size=wheel.size, label=wheel.filename)], store, settings)
     folder = "-".join(wheel.filename.split("-")[:2])
-    with zipfile.ZipFile(store.path(wheel.sha256)) as archive:
+    with zipfile.ZipFile(store.sound(wheel.sha256)) as archive:
         return archive.read(f"{folder}.dist-info/METADATA")

@@ -79,6 +79,11 @@ class _Entry:
     path: str
 
 
+def repository_of(url: str, store: Store, *, history: bool) -> Path:
+    """Return where the store keeps what it fetched from an address, with or without history."""
+    return store.root / "git" / f"{key_of({'url': url, 'history': history})[:32]}.git"
+
+
 def fetch_commit(
     url: str, commit: str, store: Store, settings: Settings, *, place: str, history: bool = False
 ) -> Checkout:
@@ -88,7 +93,7 @@ def fetch_commit(
     Raise ResolveError if the repository cannot be reached or does not have the commit.
     """
     key = key_of({"url": url, "history": history})
-    repository = store.root / "git" / f"{key[:32]}.git"
+    repository = repository_of(url, store, history=history)
     checkout = Checkout(repository=repository, url=url, commit=commit, place=place)
     with store.exclusive(f"git-{key[:32]}"):
         if checkout.git("rev-parse", "--quiet", "--verify", _kept(commit)).code != 0:

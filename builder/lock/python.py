@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # What compiles a wheel: the front ends, and the parts of NVIDIA's `cuda-toolkit` metapackage that nvcc needs.
 BUILD_TOOLS = ("build", "pip")
+INSTALLER = "pip"  # installs the wheels where the rendered Dockerfile is built with plain Docker
 COMPILER_PARTS = ("cccl", "crt", "cudart", "nvcc", "nvvm")
 
 
@@ -56,13 +57,13 @@ def requirements_of(recipe: Recipe, projects: Mapping[str, Project]) -> tuple[st
 
 
 def toolchain_requirements(recipe: Recipe, projects: Mapping[str, Project]) -> tuple[str, ...]:
-    """Return what the toolchain's wheels must satisfy, sorted; nothing if nothing is compiled.
+    """Return what the toolchain's wheels must satisfy, sorted; where nothing is compiled, only pip is there to install.
 
     A build requirement that the stack pins takes the stack's version, so that it is compiled against what will run; if
     it comes from an index of the recipe, so does all that the stack takes from that index: it was made to fit together.
     """
     pins = {canonicalize_name(name): _pin(name, p) for name, p in recipe.stack.items() if not p.from_source}
-    lines = {*BUILD_TOOLS} if projects else set()
+    lines = {*BUILD_TOOLS} if projects else {INSTALLER}
     for name, project in projects.items():
         for line in _build_requirements(name, recipe.stack[name], project):
             lines.add(pins.get(canonicalize_name(Requirement(line).name), line))
@@ -193,7 +194,7 @@ def _pin(name: str, package: Package) -> str:
 
 def _tool_names(recipe: Recipe) -> list[str]:
     if not built_packages(recipe):
-        return []
+        return [INSTALLER]
     return [*BUILD_TOOLS, *(COMPILER_PARTS if recipe.cuda else ())]
 
 

@@ -42,7 +42,7 @@ def locked_sdist(wish: Wish) -> LockedSdist:
 
 def archive_sdist(wish: Wish, sha256: str, filename: str) -> str:
     """Make the canonical archive of an sdist in the store and return the archive's sha256."""
-    return wish.keep(wish.patched(read_sdist(wish.store.path(sha256), f"{wish.place}: {filename}")))
+    return wish.keep(wish.patched(read_sdist(wish.store.sound(sha256), f"{wish.place}: {filename}")))
 
 
 def _in_index(wish: Wish) -> IndexFile:

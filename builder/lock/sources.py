@@ -52,7 +52,7 @@ def restore_source(source: Source, wish: Wish) -> Path:
                 f"{wish.place}: the source is not the locked one: its archive is {made}, locked is {source.archive}",
                 remedy="restore the patches from version control, or run `envbuild lock RECIPE`",
             )
-    return wish.store.path(source.archive)
+    return wish.store.sound(source.archive)
 
 
 def _archived_again(source: Source, wish: Wish) -> str:
@@ -64,7 +64,7 @@ def _archived_again(source: Source, wish: Wish) -> str:
 
 def source_declarations(source: Source, wish: Wish) -> Project:
     """Return what a locked source declares; no code of it is run."""
-    archive, folder = wish.store.path(source.archive), PurePosixPath(source.subdirectory)
+    archive, folder = wish.store.sound(source.archive), PurePosixPath(source.subdirectory)
     settings = wish.package.build or BuildSettings()
     pyproject, pkg_info = read_texts(archive, folder / "pyproject.toml", folder / "PKG-INFO")
     project = source_project(

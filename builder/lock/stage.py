@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from builder.document import key_of
 from builder.errors import InvalidDocumentError, StaleLockError
 from builder.lock.changes import changes_between
 from builder.lock.lockfile import (
@@ -18,6 +20,7 @@ from builder.lock.lockfile import (
 )
 from builder.lock.update import check_update
 from builder.recipe.workspace import workspace_of
+from builder.store import mended
 
 if TYPE_CHECKING:
     from builder.console import Console
@@ -33,6 +36,11 @@ def lock_recipe(source: RecipeFile, tools: Tools, *, update: Update = NOTHING) -
     Shows what changed. Raise UsageError for a name in `update` that the lock does not have, StaleLockError where there
     is no lock to update.
     """
+    with tools.store.exclusive(f"lock-{key_of(str(workspace_of(source).lock))}"):
+        return _lock_recipe(source, tools, update)
+
+
+def _lock_recipe(source: RecipeFile, tools: Tools, update: Update) -> Lock:
     previous = _previous(source, tools.console, update)
     changed = changed_fields(previous.file.question, question_of(source)) if previous else ("no lock yet",)
     if previous is not None and not changed and not update.asked:
@@ -40,7 +48,8 @@ def lock_recipe(source: RecipeFile, tools: Tools, *, update: Update = NOTHING) -
         return previous
     tools.console.say(f"  lock: {', '.join(changed or ('asked to update',))}")
     with tools.console.step("resolve Debian packages and wheels") as step:
-        files = resolve_lock(source, previous, tools.store, tools.settings, update)
+        resolve = partial(resolve_lock, source, previous, tools.store, tools.settings, update)
+        files = mended(tools.store, resolve, tools.console.warn)
         write_lock(workspace_of(source).lock, files)
         locked = locked_recipe(source)
         step.end(f"{len(locked.file.debian.base)} Debian packages, {len(locked.wheels)} wheels")

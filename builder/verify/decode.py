@@ -95,8 +95,8 @@ def _mounts(model: TinyModel, store: Store) -> tuple[Mount, ...]:
     """Return the checkpoint's files and the requests, read-only; the expected tokens stay outside."""
     request = {"dtype": DTYPE, "requests": [request.to_plain() for request in model.requests]}
     sha256 = store.add_bytes(canonical_json(request))
-    files = [Mount(source=store.path(file), target=f"{FOLDER}/model/{name}") for name, file in model.files.items()]
-    return (*files, Mount(source=store.path(sha256), target=f"{FOLDER}/request.json"))
+    files = [Mount(source=store.sound(file), target=f"{FOLDER}/model/{name}") for name, file in model.files.items()]
+    return (*files, Mount(source=store.sound(sha256), target=f"{FOLDER}/request.json"))
 
 
 def _judged(report: DecodeReport, model: TinyModel) -> Check:

@@ -9,6 +9,7 @@ from builder.errors import InvalidDocumentError
 from builder.lock.python import built_packages
 from builder.recipe.targets import find_target
 from builder.recipe.workspace import workspace_of
+from builder.store import mended
 from builder.tools import show_lines
 from builder.verify.record import write_verdict
 from builder.verify.smoke import Subject, smoke_image, suite_digest
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from builder.build.assembly import BuiltImage
     from builder.lock.model import Lock
     from builder.preflight.findings import Finding
+    from builder.recipe.model import Smoke
     from builder.recipe.source import RecipeFile
     from builder.store import Store
     from builder.tools import Tools
@@ -41,21 +43,22 @@ def smoke_recipe(
     recipe, path = source.recipe, workspace_of(source).verdict
     waived = {finding.rule: finding.waived for finding in findings if finding.waived is not None}
     key = key_of([image.image_id, suite_digest(), recipe.smoke.to_plain(), recipe.target.to_plain(), waived])
-    verdict = None if again else _kept_verdict(key, tools.store)
-    if verdict is None:
-        with tools.console.step(f"prove {image.reference}: {', '.join(recipe.smoke.require)}") as step:
-            verdict = smoke_image(
-                _subject(source, locked, image, waived),
-                recipe.smoke,
-                engine=tools.engine,
-                store=tools.store,
-                on_line=show_lines(step, tools.console),
-            )
-        tools.store.keep_result("verdict", key, verdict.to_plain())
-    else:
-        tools.console.current("verdict")
-    write_verdict(path, verdict)
+    with tools.store.exclusive(f"verdict-{key}"):
+        verdict = None if again else _kept_verdict(key, tools.store)
+        if verdict is None:
+            subject = _subject(source, locked, image, waived)
+            verdict = mended(tools.store, lambda: _prove(subject, recipe.smoke, image, tools), tools.console.warn)
+            tools.store.keep_result("verdict", key, verdict.to_plain())
+        else:
+            tools.console.current("verdict")
+        write_verdict(path, verdict)
     return verdict
+
+
+def _prove(subject: Subject, smoke: Smoke, image: BuiltImage, tools: Tools) -> Verdict:
+    with tools.console.step(f"prove {image.reference}: {', '.join(smoke.require)}") as step:
+        on_line = show_lines(step, tools.console)
+        return smoke_image(subject, smoke, engine=tools.engine, store=tools.store, on_line=on_line)
 
 
 def _kept_verdict(key: str, store: Store) -> Verdict | None:

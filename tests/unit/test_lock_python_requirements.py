@@ -120,9 +120,10 @@ def test_without_cuda_the_toolchain_has_no_compiler_of_nvidia(folder: Path) -> N
     assert plain == ("build", "pip", "setuptools>=40.8.0", "wheel")
 
 
-def test_where_nothing_is_compiled_there_is_no_toolchain(folder: Path) -> None:
+def test_where_nothing_is_compiled_pip_alone_is_locked_for_the_dockerfile(folder: Path) -> None:
     wished = recipe({"torch": "2.11.0"})
-    assert toolchain_requirements(wished, folder) == ()
+    assert toolchain_requirements(wished, folder) == ("pip",)
+    assert python_question(wished, folder)["tools"] == ["pip"]
     assert "cuda" not in python_question(wished, folder)
 
 

@@ -1,0 +1,63 @@
+"""Runs where the rendered Dockerfile is built: compiles installed wheels to the byte code that envbuild's layers hold.
+
+Which files a wheel has and where they lie follows from the wheel alone (PEP 427); `compile_inside.py` beside this file
+compiles them, one fresh interpreter for each wheel. Only the standard library is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess  # noqa: TID251 - not on this machine: inside the container
+import sys
+import zipfile
+from pathlib import Path
+
+COMPILER = Path(__file__).with_name("compile_inside.py")
+WHEELS, JOBS, RESULTS = Path("/wheels"), Path("/jobs"), Path("/results")  # as in compile_inside.py
+
+
+def sources_of(wheel: Path, prefix: str, site_packages: str) -> list[tuple[str, str]]:
+    """Return the Python files of a wheel as [name in the wheel, path in the image], sorted by the path's bytes."""
+    with zipfile.ZipFile(wheel) as archive:
+        found = [(name, installed(name, prefix, site_packages)) for name in archive.namelist() if name.endswith(".py")]
+    inside = [(name, path) for name, path in found if path.startswith(f"{site_packages}/")]
+    return sorted(inside, key=lambda item: item[1].encode())
+
+
+def installed(name: str, prefix: str, site_packages: str) -> str:
+    """Return where an installer puts a file of a wheel; headers and scripts are never imported."""
+    top, _, rest = name.partition("/")
+    if not top.endswith(".data"):
+        return f"{site_packages}/{name}"
+    scheme, _, path = rest.partition("/")
+    folder = {"purelib": site_packages, "platlib": site_packages, "data": prefix}.get(scheme, "")
+    return f"{folder}/{path}"
+
+
+def compile_installed(wheels: Path, prefix: str, site_packages: str) -> int:
+    """Compile every wheel that is a file in `wheels` and put the byte code beside its sources."""
+    for folder in (JOBS, RESULTS):
+        folder.mkdir()
+    WHEELS.symlink_to(wheels)
+    for wheel in wheels.glob("*.whl"):
+        sources = sources_of(wheel, prefix, site_packages)
+        if sources:
+            (JOBS / wheel.name).write_text(json.dumps(sources))
+    code = subprocess.run([sys.executable, "-S", COMPILER], check=False).returncode
+    for result in sorted(RESULTS.iterdir()):
+        put_beside_sources(result)
+    return code
+
+
+def put_beside_sources(result: Path) -> None:
+    """Write the byte code of one wheel to `__pycache__` folders (PEP 3147)."""
+    with zipfile.ZipFile(result) as archive:
+        for path in archive.namelist():
+            source = Path(path)
+            target = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(archive.read(path))
+
+
+if __name__ == "__main__":
+    sys.exit(compile_installed(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))

@@ -1,0 +1,39 @@
+"""What a build uses of the store, written down there: the projects that built, and the jobs that each lock needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.document import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from builder.store import Store
+
+WORKSPACE = "workspace"
+USE = "use"
+
+
+def remember_workspace(root: Path, store: Store) -> None:
+    """Note that the locks of a project folder need what they name in the store."""
+    key = key_of(str(root))
+    if store.result(WORKSPACE, key) is None:
+        store.keep_result(WORKSPACE, key, {"root": str(root)})
+
+
+def known_workspaces(store: Store) -> Iterator[tuple[str, Path]]:
+    """Yield the key and the root of every project folder that was remembered, also of those that are gone."""
+    for kind, key in store.results():
+        record = store.result(kind, key) if kind == WORKSPACE else None
+        if record is not None:
+            yield key, Path(record["root"])
+
+
+def note_use(lock_digest: str, keys: Iterable[str], store: Store, *, more: bool = False) -> None:
+    """Note the keys of the jobs that a lock needs, instead of those noted before or, with `more`, besides them."""
+    noted = (store.result(USE, lock_digest) or {}).get("keys", [])
+    wanted = sorted({*keys, *(noted if more else ())})
+    if wanted != noted:
+        store.keep_result(USE, lock_digest, {"keys": wanted})

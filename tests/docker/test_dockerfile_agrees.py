@@ -1,0 +1,99 @@
+"""The rendered Dockerfile, built by the engine alone, against the image that is assembled from the same lock."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from docker import APIClient
+
+from builder.build.layers import base_tag
+from builder.build.render import render_dockerfiles
+from builder.build.stage import build_recipe
+from builder.build.venv import Venv
+from builder.document import sha256_file
+from builder.errors import BuildFailedError, EngineError
+from builder.export import contents
+from builder.export.agreement import differences, image_tree
+from builder.export.stage import check_dockerfile, export_context
+from builder.lock.lockfile import TOOLCHAIN
+from builder.lock.pylock import read_pylock
+from builder.lock.wheels import fetch_wheels
+from builder.settings import settings_from
+from tests.docker.python_rootfs import system_python
+from tests.workshop import Project, make_rootfs, new_project
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from builder.dockerd.client import DockerEngine
+    from builder.lock.model import Lock
+    from builder.recipe.model import Recipe
+
+pytestmark = [pytest.mark.docker, pytest.mark.network]
+
+LOCKED = Path(__file__).parents[2] / "lockfiles" / "quickstart" / TOOLCHAIN
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, engine: DockerEngine) -> Iterator[Project]:
+    folder = tmp_path_factory.mktemp("agrees")
+    made = new_project(folder, make_rootfs(folder / "base.tar"), lambda: engine, name="envbuild-test-agrees")
+    pip = [wheel for wheel in read_pylock(LOCKED.read_bytes(), source=str(LOCKED)) if wheel.name == "pip"]
+    fetch_wheels(pip, made.store, settings_from())
+    made.lock_with(made.wheels, tools=pip)
+    yield made
+    engine.remove_image(f"envbuild/{made.name}:latest")
+    engine.remove_image(base_tag(f"sha256:{sha256_file(folder / 'base.tar')}"))
+
+
+def test_the_dockerfile_builds_the_same_files_as_the_assembler(project: Project) -> None:
+    check_dockerfile(project.source, project.lock, project.tools)
+
+
+def test_the_legacy_builder_makes_the_same_files_from_the_exported_context(project: Project, tmp_path: Path) -> None:
+    image = build_recipe(project.source, project.lock, project.tools)
+    export_context(project.source, project.lock, tmp_path / "context", project.tools)
+    tag, python = f"envbuild-test/{project.name}:legacy", Venv(python=system_python()).base_interpreter
+    folder = str(tmp_path / "context")
+    with contextlib.closing(APIClient()) as client:
+        try:
+            said = list(client.build(path=folder, tag=tag, network_mode="none", rm=True, decode=True))
+            assert not [line for line in said if "error" in line]
+            engine, store = project.tools.engine, project.store
+            trees = [image_tree(name, python, engine=engine, store=store) for name in (tag, image.image_id)]
+            configs = [client.inspect_image(name)["Config"] for name in (tag, image.image_id)]  # type: ignore[no-untyped-call]
+        finally:
+            project.tools.engine.remove_image(tag)
+    steps = re.findall(r" ---> ([0-9a-f]{12})\n", "".join(line.get("stream", "") for line in said))
+    for step in reversed(steps):  # the legacy builder leaves the images of its stages behind
+        with contextlib.suppress(EngineError):
+            project.tools.engine.remove_image(step)
+    assert differences(*trees) == ()
+    for field in ("Cmd", "Entrypoint", "Labels", "User", "WorkingDir"):
+        assert (configs[0][field] or None) == (configs[1][field] or None), field
+
+
+def test_a_file_that_the_dockerfile_makes_otherwise_is_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Dockerfile leaves out byte code, gives a file another mode, adds one, and sets another variable."""
+
+    def changed(recipe: Recipe, locked: Lock) -> dict[str, str]:
+        files = render_dockerfiles(recipe, locked)
+        lines = [" && :" if "compile_installed" in line else line for line in files["Dockerfile"].splitlines()]
+        site = Venv(python=system_python()).site_packages
+        lines.insert(lines.index("FROM base"), f"RUN ln /opt/env/pyvenv.cfg /opt/env/new && ln -sf / {site}/bar.py")
+        return {**files, "Dockerfile": "\n".join([*lines, "ENV LANG=C", ""])}
+
+    monkeypatch.setattr(contents, "render_dockerfiles", changed)
+    with pytest.raises(BuildFailedError, match=r"does not build the assembled image: \d+ differences") as raised:
+        check_dockerfile(project.source, project.lock, project.tools)
+    site, tag = Venv(python=system_python()).site_packages, Venv(python=system_python()).cache_tag
+    found = raised.value.evidence
+    assert "$LANG: 'C' from the Dockerfile, 'C.UTF-8' in the assembled image" in found
+    assert "/opt/env/new: only from the Dockerfile" in found
+    assert f"{site}/__pycache__/bar.{tag}.pyc: only in the assembled image" in found
+    assert f"{site}/bar.py: mode (0o777 from the Dockerfile, 0o644 in the assembled image)" in found
+    assert not any("INSTALLER" in line or "REQUESTED" in line or "RECORD" in line for line in found)
