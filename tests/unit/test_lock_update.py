@@ -11,7 +11,7 @@ from builder.console import Console
 from builder.document import canonical_yaml, sha256_bytes
 from builder.errors import StaleLockError, UsageError
 from builder.lock.changes import changes_between
-from builder.lock.lockfile import LOCK, PYLOCK, question_of, write_lock
+from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN, question_of, write_lock
 from builder.lock.model import DebianLock, DebianRelease, LockedDeb, LockFile
 from builder.lock.pylock import write_pylock
 from builder.lock.python import resolve_python
@@ -66,6 +66,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIn
     index = PackageIndex()
     index.add("app", "1.0", "lib", "deep")
     index.add("other", "1.0")
+    index.add("pip", "26.3")
     for version in ("1.0", "2.0"):
         index.add("lib", version, f"base>={version}")
         index.add("base", version)
@@ -91,16 +92,20 @@ def source(tools: Tools, tmp_path: Path) -> RecipeFile:
     path.parent.mkdir()
     path.write_text(RECIPE, encoding="utf-8")
     source = read_recipe(path)
-    wheels = resolve_python(
-        ["app==1.0", "other==1.0", "lib==1.0", "base==1.0", "deep==1.0"],
-        target=Target(python="3.13", glibc=41),
-        store=tools.store,
-        settings=tools.settings,
-    )
-    pylock = write_pylock(wheels, python="3.13")
-    file = LockFile(question=question_of(source), debian=DEBIAN, python={PYLOCK: sha256_bytes(pylock)}, tools={})
-    write_lock(workspace_of(source).lock, {PYLOCK: pylock, LOCK: canonical_yaml(file.to_plain())})
+    pylocks = {
+        PYLOCK: locked(["app==1.0", "other==1.0", "lib==1.0", "base==1.0", "deep==1.0"], tools),
+        TOOLCHAIN: locked(["pip==26.3"], tools),
+    }
+    digests = {name: sha256_bytes(data) for name, data in pylocks.items()}
+    file = LockFile(question=question_of(source), debian=DEBIAN, python=digests, tools={})
+    write_lock(workspace_of(source).lock, {**pylocks, LOCK: canonical_yaml(file.to_plain())})
     return source
+
+
+def locked(requirements: list[str], tools: Tools) -> bytes:
+    target = Target(python="3.13", glibc=41)
+    wheels = resolve_python(requirements, target=target, store=tools.store, settings=tools.settings)
+    return write_pylock(wheels, python="3.13")
 
 
 def versions(source: RecipeFile) -> dict[str, str]:
