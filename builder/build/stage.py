@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.build.assembly import build_image, built_image, plan_image
-from builder.build.base import base_key, bootstrap_base, debs_folder
+from builder.build.base import base_key, bootstrap_base, debs_folder, find_base
 from builder.build.layers import load_base, make_base_layer
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
 from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_key, toolchain_tag
@@ -128,13 +128,21 @@ def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | Non
 
 
 def _fetch(source: RecipeFile, locked: Lock, tools: Tools) -> None:
-    with tools.console.step(f"fetch {len(locked.wheels)} wheels") as step:
+    missing = [wheel for wheel in locked.wheels if not tools.store.has(wheel.sha256)]
+    if not missing:
+        tools.console.current(f"{len(locked.wheels)} wheels")
+        return
+    with tools.console.step(f"fetch {len(missing)} of {len(locked.wheels)} wheels") as step:
         indexes = source.recipe.indexes
-        fetch_wheels(locked.wheels, tools.store, tools.settings, show_progress(step), indexes=indexes)
+        fetch_wheels(missing, tools.store, tools.settings, show_progress(step), indexes=indexes)
 
 
 def _rootfs(locked: Lock, tools: Tools) -> RootFilesystem:
     debian = locked.file.debian
+    made = find_base(debian, tools.store)
+    if made is not None:
+        tools.console.current(f"base Debian {debian.suite}")
+        return made
     with tools.console.step(f"bootstrap Debian {debian.suite} from {len(debian.base)} packages") as step:
         fetch_debs(debian.base, tools.store, tools.settings, show_progress(step))
         return bootstrap_base(debian, tools.store, step.detail)
