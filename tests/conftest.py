@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 
 NVIDIA = Path("/dev/nvidiactl")  # made by the driver when it finds a GPU
+
+
+def pytest_configure() -> None:
+    """Take interrupts also where the whole run was started in the background: the programs under test inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
