@@ -10,7 +10,7 @@ import click
 
 from builder.commands import diagnosis, insight, keep, project, road
 from builder.commands.state import State
-from builder.errors import EnvbuildError, ExitCode, UsageError
+from builder.errors import BuildFailedError, EnvbuildError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -40,7 +40,7 @@ COMMANDS = (
 @click.option("-v", "--verbose", is_flag=True, help="Show the output of compilers and checks as it comes.")
 @click.pass_context
 def cli(context: click.Context, *, verbose: bool) -> None:
-    """Build, prove and publish complete inference stacks for new NVIDIA GPUs from one recipe.
+    """Build and prove complete inference stacks for new NVIDIA GPUs from one recipe.
 
     A recipe pins a whole stack. `envbuild make RECIPE` locks it, compiles what must be compiled, assembles the image,
     runs it against a tiny GLM-5-NVFP4, and says good or bad, and why.
@@ -70,17 +70,36 @@ def run(arguments: list[str]) -> int:
             obj=state,
         )
     except click.ClickException as error:
-        error.show()
-        return UsageError.exit_code
+        context = getattr(error, "ctx", None)
+        remedy = f"see `{context.command_path} --help`" if context else None
+        return _fail(state, UsageError(error.format_message(), remedy=remedy), json="--json" in arguments)
     except EnvbuildError as error:
-        state.console.error(error)
-        if state.console.json:
-            state.console.document({"error": _error_document(error)})
-        return error.exit_code
+        return _fail(state, error, json=state.console.json)
+    except OSError as error:
+        if error.filename is None or state.console.verbose:
+            raise
+        return _fail(state, _unusable_file(error), json=state.console.json)
     except (KeyboardInterrupt, click.Abort):
         state.console.say("interrupted: what was finished is kept, the same command goes on from here")
+        if state.console.json:
+            state.console.document({"error": {"exit_code": ExitCode.INTERRUPTED, "message": "interrupted"}})
         return ExitCode.INTERRUPTED
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _fail(state: State, error: EnvbuildError, *, json: bool) -> int:
+    state.console.error(error)
+    if json:
+        state.console.document({"error": _error_document(error)})
+    return error.exit_code
+
+
+def _unusable_file(error: OSError) -> EnvbuildError:
+    """Return the sentence for a file or folder that the machine does not let us use."""
+    return BuildFailedError(
+        f"{error.filename} cannot be used: {error.strerror}",
+        remedy="check that the place exists, is what it is named for, and may be written; --verbose shows where",
+    )
 
 
 def _error_document(error: EnvbuildError) -> dict[str, Any]:

@@ -22,6 +22,9 @@ CHUNK = 1 << 20
 _SHA256 = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
+_DAMAGED = "restore the file from version control, or make it again with `envbuild make RECIPE`"
+
+
 class Document(BaseModel):
     """A value that crosses a file border: frozen, closed, strict."""
 
@@ -34,8 +37,10 @@ class Document(BaseModel):
             return cls.model_validate_json(data)
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise InvalidDocumentError(f"{source}: {place}: {first['msg']}") from None
+            place = "".join(f"{part}." for part in first["loc"]).rstrip(".")
+            raise InvalidDocumentError(
+                f"{source}: {place + ': ' if place else ''}{first['msg']}", remedy=_DAMAGED
+            ) from None
 
     def to_plain(self) -> dict[str, Any]:
         """Return the value as JSON-compatible dictionaries and lists, without unset optional fields."""

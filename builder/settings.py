@@ -49,7 +49,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
     cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
     ca_bundle = get("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
     return Settings(
-        store=Path(get("ENVBUILD_STORE") or cache / "envbuild"),
+        store=Path(get("ENVBUILD_STORE") or cache / "envbuild").absolute(),
         debian_mirror=get("ENVBUILD_DEBIAN_MIRROR"),
         debian_security_mirror=get("ENVBUILD_DEBIAN_SECURITY_MIRROR"),
         index_url=get("ENVBUILD_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"),

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from builder.document import Document
-from builder.errors import StaleLockError
+from builder.errors import InvalidDocumentError, StaleLockError
 from builder.lock.lockfile import current_lock
+from builder.recipe.source import read_recipe
 from builder.recipe.workspace import workspace_of
 from builder.verify.record import read_verdict
 from builder.verify.smoke import suite_digest
@@ -18,6 +19,7 @@ from builder.verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from rich.console import RenderableType
 
@@ -31,9 +33,26 @@ class Status(Document):
 
     recipe: str
     path: str
-    result: Literal["good", "bad", "unverified", "none"]
+    result: Literal["good", "bad", "unverified", "none", "invalid"]
     stale: str | None = None
     verdict: Verdict | None = None
+
+
+def statuses_of(paths: Iterable[Path], target: str | None = None) -> tuple[Status, ...]:
+    """Return what is known of recipes, only of those for a GPU where `target` names one.
+
+    A recipe, lock or verdict that cannot be read is a row of its own and hides no other.
+    """
+    rows = []
+    for path in paths:
+        try:
+            source = read_recipe(path)
+            if target in {None, source.recipe.target.gpu}:
+                rows.append(status_of(source))
+        except (InvalidDocumentError, OSError) as error:
+            sentence = error.message if isinstance(error, InvalidDocumentError) else str(error)
+            rows.append(Status(recipe=path.stem, path=str(path), result="invalid", stale=sentence))
+    return tuple(rows)
 
 
 def status_of(source: RecipeFile) -> Status:
@@ -70,6 +89,9 @@ def status_table(rows: Iterable[Status], *, details: bool) -> RenderableType:
         table.add_column(heading, overflow="fold")
     parts: list[RenderableType] = [table]
     for row in rows:
+        if row.result == "invalid":
+            table.add_row(row.recipe, Text(row.result, style="red"), row.stale)
+            continue
         why = row.verdict.cause if row.verdict else f"not proven yet: envbuild make {row.path}"
         result = f"{row.result}, stale" if row.stale and row.verdict else row.result
         table.add_row(row.recipe, Text(result, style=_colour(row)), why if not row.stale else f"{row.stale} ({why})")

@@ -56,6 +56,11 @@ class Store:
         self.root = root
         self._on_wait = on_wait or (lambda _text: None)
         self._proven: set[str] = set()
+        if any(character.isspace() for character in str(root)):
+            raise BuildFailedError(
+                f"the store's path {str(root)!r} has a space in it, which apt's lists of sources cannot name",
+                remedy="set ENVBUILD_STORE to a path without spaces",
+            )
         for name in ("files", "results", "tmp", "locks", "logs"):
             try:
                 (root / name).mkdir(parents=True, exist_ok=True)

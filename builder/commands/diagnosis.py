@@ -33,7 +33,11 @@ def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, expla
     from builder.diagnose import explain, render
 
     if explained is not None:
-        state.console.output(explain(explained, findings=_findings()))
+        text = explain(explained, findings=_findings())
+        if state.console.json:
+            state.console.document({"class": explained, "text": text})
+        else:
+            state.console.output(text)
         return ExitCode.DONE
     if not logs:
         raise UsageError("which log?", remedy="give the path of a log, or `-` for standard input")

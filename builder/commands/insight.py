@@ -9,11 +9,10 @@ import click
 
 from builder.commands.complete import complete_packages, complete_recipes, complete_targets
 from builder.commands.state import RECIPE, RECIPE_PATH, connect_engine, json_option
-from builder.errors import ExitCode, UsageError
+from builder.errors import ExitCode, InvalidDocumentError, UsageError
 
 if TYPE_CHECKING:
     from builder.commands.state import State
-    from builder.recipe.source import RecipeFile
 
 
 @click.command()
@@ -31,18 +30,17 @@ def status(state: State, *, recipes: tuple[Path, ...], target: str | None, sizes
     """
     if sizes:
         return _sizes(state, recipes)
-    from builder.status import status_of, status_table
+    from builder.status import status_table, statuses_of
 
-    rows = [status_of(source) for source in _asked(recipes, target)]
+    rows = statuses_of(_asked(recipes, target), target)
     if state.console.json:
         state.console.document([row.to_plain() for row in rows])
     else:
         state.console.show(status_table(rows, details=bool(recipes)))
-    return ExitCode.DONE
+    return InvalidDocumentError.exit_code if any(row.result == "invalid" for row in rows) else ExitCode.DONE
 
 
-def _asked(recipes: tuple[Path, ...], target: str | None) -> list[RecipeFile]:
-    from builder.recipe.source import read_recipe
+def _asked(recipes: tuple[Path, ...], target: str | None) -> tuple[Path, ...]:
     from builder.recipe.targets import find_nearest_target, targets
 
     paths = recipes or tuple(sorted(Path("recipes").rglob("*.yaml")))
@@ -50,8 +48,7 @@ def _asked(recipes: tuple[Path, ...], target: str | None) -> list[RecipeFile]:
         raise UsageError("there are no recipes here", remedy="give the path of a recipe, or go to the project's folder")
     if target is not None and target not in targets():
         raise UsageError(f"--target: no GPU {target!r} is known", remedy=find_nearest_target(target))
-    sources = [read_recipe(path) for path in paths]
-    return [source for source in sources if target in {None, source.recipe.target.gpu}]
+    return paths
 
 
 def _sizes(state: State, recipes: tuple[Path, ...]) -> int:

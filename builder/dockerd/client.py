@@ -45,9 +45,14 @@ def connect(settings: Settings, *, hello_seconds: int = HELLO_SECONDS) -> Docker
     address = settings.engine_host or DEFAULT_ADDRESS
     if not address.startswith(SCHEMES):
         raise EngineError(f"DOCKER_HOST={address} is no address that envbuild can use", remedy="give unix:// or tcp://")
-    with engine_errors(address):
-        _knock(address, hello_seconds)
-        client = APIClient(base_url=address, version="auto", timeout=hello_seconds)
+    try:
+        with engine_errors(address):
+            _knock(address, hello_seconds)
+            client = APIClient(base_url=address, version="auto", timeout=hello_seconds)
+    except ValueError as error:
+        raise EngineError(
+            f"DOCKER_HOST={address} is no address: {error}", remedy="give unix:///path or tcp://host:port"
+        ) from error
     if tuple(int(part) for part in client.api_version.split(".")) < MINIMUM_API:
         client.close()
         raise EngineError(

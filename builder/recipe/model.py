@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -70,7 +71,21 @@ Commit = Annotated[
     _text(r"^[0-9a-f]{40}([0-9a-f]{24})?$", "a full commit hash of 40 (or 64) hexadecimal digits, no branch or tag"),
 ]
 Driver = Annotated[str, _text(r"^[0-9]+\.[0-9]+(\.[0-9]+)?$", "an NVIDIA driver version, such as '590.44.01'")]
-Date = Annotated[str, _text(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", "a day as year-month-day, such as 2026-06-30")]
+
+
+def _real_day(text: str) -> str:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text} is no day of the calendar") from None
+    return text
+
+
+Date = Annotated[
+    str,
+    _text(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", "a day as year-month-day, such as 2026-06-30"),
+    AfterValidator(_real_day),
+]
 Size = Annotated[str, _text(r"^[0-9]+[mg]$", "a size in mebibytes or gibibytes, such as '512m' or '8g'")]
 Sentence = Annotated[str, Field(min_length=8)]
 

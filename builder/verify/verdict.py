@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import model_validator
+
 from builder.document import Document
 
 if TYPE_CHECKING:
@@ -43,6 +45,13 @@ class Verdict(Document):
     checks: tuple[Check, ...]
     waived: dict[str, str] = {}
     finished: str
+
+    @model_validator(mode="after")
+    def _follows_from_its_checks(self) -> Verdict:
+        result, _ = judge(self.checks, self.required)
+        if self.result != result:
+            raise ValueError(f"the result is {self.result}, but its checks make it {result}")
+        return self
 
 
 def judge(checks: Iterable[Check], required: Iterable[Level]) -> tuple[Result, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -200,3 +201,40 @@ def test_diagnose_reads_a_log_and_gives_one_document(tmp_path: Path, capsys: pyt
 def test_diagnose_without_a_log_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["diagnose"]) == 2
     assert "which log?" in capsys.readouterr().err
+
+
+def test_a_broken_recipe_is_a_row_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/a.yaml").write_text(RECIPE.format(gpu="h200"), encoding="utf-8")
+    (tmp_path / "recipes/b.yaml").write_text("version: 2\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run(["status", "--json"]) == 3
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["recipe"], row["result"]) for row in rows] == [("h200", "none"), ("b", "invalid")]
+    assert "recipes/b.yaml:1:" in rows[1]["stale"]
+
+
+def test_an_argument_that_is_missing_is_one_sentence_and_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "--json"]) == 2
+    seen = capsys.readouterr()
+    assert json.loads(seen.out)["error"]["exit_code"] == 2
+    assert "Missing argument 'RECIPE'" in seen.err
+    assert "→ see `envbuild check --help`" in seen.err
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("recipes", "lockfiles"):
+        shutil.copytree(PROJECT / folder, tmp_path / folder)
+    (tmp_path / "dockerfiles").write_text("a file", encoding="utf-8")
+    assert run(["render", str(tmp_path / QUICKSTART)]) == 7
+    assert f"{tmp_path / 'dockerfiles'}" in capsys.readouterr().err
+
+
+def test_an_address_of_an_engine_that_is_none_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://:::")
+    assert run(["doctor"]) == 9
+    assert "DOCKER_HOST=tcp://::: is no address" in capsys.readouterr().out

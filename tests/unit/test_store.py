@@ -78,3 +78,9 @@ def test_a_store_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BuildFailedError, match="cannot be written: Not a directory"):
         Store(tmp_path / "file" / "store")
+
+
+def test_a_path_that_apt_cannot_name_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(BuildFailedError, match="has a space in it"):
+        Store(tmp_path / "a store")
+    assert not (tmp_path / "a store").exists()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,3 +91,11 @@ def test_a_damaged_verdict_is_named(tmp_path: Path) -> None:
 
 def test_there_may_be_no_verdict(tmp_path: Path) -> None:
     assert read_verdict(tmp_path / "verdict.json") is None
+
+
+def test_a_result_that_its_checks_do_not_give_is_no_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    forged = verdict().to_plain() | {"checks": [check("static", "failed").to_plain()]}
+    path.write_text(json.dumps(forged), encoding="utf-8")
+    with pytest.raises(InvalidDocumentError, match="the result is good, but its checks make it bad"):
+        read_verdict(path)

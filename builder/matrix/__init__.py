@@ -1,1 +1,0 @@
-"""Many recipes: axes, search, report."""

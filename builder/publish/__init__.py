@@ -1,1 +1,0 @@
-"""Verdict and image -> registry."""
