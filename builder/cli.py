@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -55,7 +57,15 @@ for command in COMMANDS:
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    _open_closed_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_closed_streams() -> None:
+    """Give a process that was started with closed standard streams, as by a service manager, empty ones."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 def run(arguments: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -97,6 +98,20 @@ class ImageFacts:
     layers: tuple[ImageLayer, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def chain_of(diff_ids: Iterable[str]) -> tuple[str, ...]:
+    """Return the chain id of every prefix of layers, as the OCI image specification defines it.
+
+    The first is the layer's own diff id; each next is sha256 over the one before, a space and the layer's diff id.
+    """
+    chains: list[str] = []
+    for diff_id in diff_ids:
+        if chains:
+            chains.append(f"sha256:{hashlib.sha256(f'{chains[-1]} {diff_id}'.encode()).hexdigest()}")
+        else:
+            chains.append(diff_id)
+    return tuple(chains)
 
 
 class Engine(Protocol):

@@ -41,8 +41,10 @@ def examine_machine(
 
 def script_for(source: RecipeFile | None) -> str:
     """Return the commands that bring a host to the driver of a recipe; printed, never run."""
-    if source is None or source.recipe.host is None:
-        raise UsageError("--host-script needs a recipe that names its driver", remedy="add `host: {driver: ...}` to it")
+    if source is None:
+        raise UsageError("--host-script: for which recipe?", remedy="give the path of a recipe that names its driver")
+    if source.recipe.host is None:
+        raise UsageError(f"{source.path} names no driver", remedy="add `host: {driver: ...}` to it")
     return driver_script(source.recipe.host.driver)
 
 

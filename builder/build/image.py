@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tarfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.build.tarlayer import MEDIA_TYPE, Blob
 from builder.document import CHUNK, canonical_json, sha256_bytes
+from builder.engine import chain_of
 from builder.errors import EngineError
 
 if TYPE_CHECKING:
@@ -114,13 +114,8 @@ def docker_archive(image: Image, reference: str, *, store: Store, present: froze
 
 
 def chain_ids(layers: tuple[Layer, ...]) -> tuple[str, ...]:
-    """Return the chain id of each layer: the name of it on top of those below (OCI image specification, config.md)."""
-    chain: list[str] = []
-    for layer in layers:
-        below = f"{chain[-1]} " if chain else ""
-        name = f"sha256:{hashlib.sha256((below + layer.blob.diff_id).encode()).hexdigest()}"
-        chain.append(name if below else layer.blob.diff_id)
-    return tuple(chain)
+    """Return the chain id of each layer: the name of it on top of those below."""
+    return chain_of(layer.blob.diff_id for layer in layers)
 
 
 def tar_bytes(name: str, data: bytes) -> Iterator[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import json
 import socket
 from pathlib import Path
@@ -19,7 +18,7 @@ from builder.dockerd.context import context_tar, named_images
 from builder.dockerd.faults import MAKE_ROOM, disk_free, engine_errors, out_of_disk
 from builder.dockerd.image_facts import facts_of
 from builder.dockerd.stream import error_in, exchange
-from builder.engine import EngineFacts, LocalImage
+from builder.engine import EngineFacts, LocalImage, chain_of
 from builder.errors import BuildFailedError, EngineError
 
 if TYPE_CHECKING:
@@ -230,20 +229,6 @@ class DockerEngine:
                 evidence=(*lines, *error.splitlines()),
             )
         return BuildFailedError(what, evidence=lines or tuple(error.splitlines()))
-
-
-def chain_of(diff_ids: Iterable[str]) -> tuple[str, ...]:
-    """Return the chain id of every prefix of layers, as the OCI image specification defines it.
-
-    The first is the layer's own diff id; each next is sha256 over the one before, a space and the layer's diff id.
-    """
-    chains: list[str] = []
-    for diff_id in diff_ids:
-        if chains:
-            chains.append(f"sha256:{hashlib.sha256(f'{chains[-1]} {diff_id}'.encode()).hexdigest()}")
-        else:
-            chains.append(diff_id)
-    return tuple(chains)
 
 
 def _build_parameters(job: ImageBuild) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from builder.document import canonical_yaml, key_of, sha256_bytes, write_atomic
+from builder.document import canonical_yaml, key_of, sha256_bytes, write_together
 from builder.errors import InvalidDocumentError, ResolveError, StaleLockError
 from builder.lock.conflict import UnsatisfiableError
 from builder.lock.debian import BASE_PACKAGES, TOOLCHAIN_PACKAGES, resolve_debian
@@ -209,8 +209,7 @@ def _wheels_before(previous: Lock | None, update: Update) -> dict[str, tuple[Loc
 
 
 def write_lock(folder: Path, files: dict[str, bytes]) -> None:
-    """Write the files of a lock, `lock.yaml` last: a lock torn by a crash is noticed, never believed."""
-    for name in sorted(files, key=lambda name: name == LOCK):
-        write_atomic(folder / name, files[name])
+    """Write the files of a lock together, `lock.yaml` last: a lock torn by a crash is noticed, never believed."""
+    write_together({folder / name: files[name] for name in sorted(files, key=lambda name: name == LOCK)})
     for name in {TOOLCHAIN, COMPILER} - {*files}:
         (folder / name).unlink(missing_ok=True)

@@ -59,7 +59,8 @@ def _check_name(name: str, lock: Lock, source: RecipeFile) -> None:
     known = {DEBIAN, *(wheel.name for wheel in (*lock.wheels, *lock.toolchain_wheels, *lock.compiler_wheels))}
     if name in known:
         return
-    if name in {deb.name for deb in (*lock.file.debian.base, *lock.file.debian.toolchain)}:
+    debs = {deb.name for deb in (*lock.file.debian.base, *lock.file.debian.toolchain)}
+    if name.removeprefix("deb:") in debs:
         raise UsageError(
             f"{name} is a Debian package, and those move together", remedy=f"say --update {DEBIAN} to move them all"
         )

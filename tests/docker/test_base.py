@@ -144,16 +144,16 @@ def test_the_toolchain_installs_without_network_and_compiles(
     debs_folder(lock.toolchain, store, tmp_path / "debs")
     (tmp_path / "program.cc").write_text(PROGRAM)
     script = (
-        "set -e; dpkg --install /work/debs/*.deb >/tmp/log 2>&1 || { tail -n 20 /tmp/log >&2; exit 1; };"
+        "set -e; dpkg --install /job/debs/*.deb >/tmp/log 2>&1 || { tail -n 20 /tmp/log >&2; exit 1; };"
         "dpkg --audit >&2;"
-        "ccache g++ /work/program.cc -o /tmp/program $(python3-config --includes --ldflags --embed); /tmp/program"
+        "ccache g++ /job/program.cc -o /tmp/program $(python3-config --includes --ldflags --embed); /tmp/program"
     )
     seen = engine.run(
         ContainerRun(
             image=image,
             command=("sh", "-c", script),
             environment={"DEBIAN_FRONTEND": "noninteractive"},
-            mounts=(Mount(source=tmp_path, target="/work"),),
+            mounts=(Mount(source=tmp_path, target="/job"),),
         )
     )
     assert (seen.code, seen.stderr) == (0, b"")

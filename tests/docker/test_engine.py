@@ -122,8 +122,8 @@ def test_a_missing_mount_source_is_named_before_anything_starts(
 
 
 def test_a_read_only_root_leaves_only_the_tmpfs_to_write_and_execute(engine: DockerEngine, tiny_image: str) -> None:
-    script = "touch /x && echo root; cp /bin/id /work/id && /work/id -u"
-    ended = engine.run(shell(tiny_image, script, read_only_root=True, tmpfs=("/work",), user="1000:1000"))
+    script = "touch /x && echo root; cp /bin/id /job/id && /job/id -u"
+    ended = engine.run(shell(tiny_image, script, read_only_root=True, tmpfs=("/job",), user="1000:1000"))
     assert (ended.code, ended.stdout) == (0, b"1000\n")
 
 

@@ -238,3 +238,11 @@ def test_an_address_of_an_engine_that_is_none_is_said(
     monkeypatch.setenv("DOCKER_HOST", "tcp://:::")
     assert run(["doctor"]) == 9
     assert "DOCKER_HOST=tcp://::: is no address" in capsys.readouterr().out
+
+
+def test_closed_standard_streams_are_no_crash() -> None:
+    program = [sys.executable, "-c", "from builder.cli import main; main()"]
+    for arguments in ("status >&-", "gc <&- >&-", "diagnose - <&-"):
+        ended = run_program(["sh", "-c", f'"$@" {arguments}', "sh", *program], cwd=PROJECT)
+        assert "Traceback" not in ended.text
+        assert ended.code in {0, 3}, ended.text

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.document import Document, canonical_json, canonical_yaml, key_of, tree_digest, write_atomic
+from builder.document import Document, canonical_json, canonical_yaml, key_of, tree_digest, write_atomic, write_together
 from builder.errors import InvalidDocumentError
 
 if TYPE_CHECKING:
@@ -73,3 +73,22 @@ def test_a_tree_digest_ignores_what_running_the_code_leaves_behind(tmp_path: Pat
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("left over")
     assert tree_digest(tmp_path) == first
+
+
+def test_files_written_together_are_all_old_if_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [tmp_path / name for name in ("pylock.toml", "lock.yaml")]
+    write_together(dict.fromkeys(names, b"old"))
+    calls: list[int] = []
+
+    def fail_the_second_time(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail_the_second_time)
+    with pytest.raises(OSError, match="No space"):
+        write_together(dict.fromkeys(names, b"new"))
+    assert [path.read_bytes() for path in names] == [b"old", b"old"]
+    assert len(list(tmp_path.iterdir())) == 2

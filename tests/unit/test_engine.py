@@ -20,12 +20,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builder.dockerd.capture import LINE_BYTES, BoundedLog, Frames, Lines
-from builder.dockerd.client import DockerEngine, chain_of, connect
+from builder.dockerd.client import DockerEngine, connect
 from builder.dockerd.containers import is_leftover
 from builder.dockerd.context import context_tar, named_images
 from builder.dockerd.faults import disk_free, engine_errors, out_of_disk
 from builder.dockerd.owner import is_dead, is_local, own_name
-from builder.engine import ContainerRun, Engine, Exit, ImageBuild
+from builder.engine import ContainerRun, Engine, Exit, ImageBuild, chain_of
 from builder.errors import BuildFailedError, EngineError
 from builder.settings import settings_from
 from tests.fakes import FakeEngine
