@@ -68,6 +68,15 @@ class Catalogue:
                     return archive, stanza
         raise ResolveError(f"apt chose {name} {version}, which no signed index names")
 
+    def smallest_system(self) -> tuple[str, ...]:
+        """Return what the smallest system is made of: Debian's essential and required packages, and apt.
+
+        Debian policy 3.8 and 2.5; the same set as mmdebstrap's variant `minbase`.
+        """
+        essential = re.compile(r"^(Essential: yes|Priority: required)$", re.MULTILINE)
+        found = {name for _, stanzas in self._indexes for name, texts in stanzas.items() if essential.search(texts[0])}
+        return tuple(sorted({*found, "apt"}))
+
     def require(self, names: Iterable[str], suite: str) -> None:
         """Refuse a name that is not a package, and name the nearest ones."""
         for name in names:
@@ -109,10 +118,10 @@ def resolve_debian(
     catalogue = Catalogue((signed.release.archive, _index(signed, store)) for signed in releases)
     catalogue.require((*base_names, *toolchain_names), suite)
     with store.scratch() as scratch:
-        sources = lay_out(releases, store, scratch / "mirror")
-        base = _resolve_base(suite, base_names, sources)
+        apt = _Apt(scratch / "apt", lay_out(releases, store, scratch / "mirror"))
+        base = apt.installed((*catalogue.smallest_system(), *base_names), ())
         status = [catalogue.stanza(name, version)[1] for name, version in base.items()]
-        toolchain = _resolve_on_top(toolchain_names, status, sources, scratch / "apt") if toolchain_names else {}
+        toolchain = apt.installed(toolchain_names, status) if toolchain_names else {}
     return DebianLock(
         suite=suite,
         architecture=ARCHITECTURE,
@@ -159,28 +168,30 @@ def _index(signed: SignedRelease, store: Store) -> str:
     return lzma.decompress(store.sound(signed.release.packages_sha256).read_bytes()).decode()
 
 
-def _resolve_base(suite: str, names: list[str], sources: tuple[str, ...]) -> dict[str, str]:
-    """Ask mmdebstrap what it would install: without privileges, because nothing is installed."""
-    command = ["mmdebstrap", "--simulate", "--verbose", "--mode=chrootless", "--variant=minbase"]
-    command += [f"--architectures={ARCHITECTURE}", *(f"--include={name}" for name in names), suite, "-", *sources]
-    return _answer_of(run(command, environment={"LC_ALL": "C.UTF-8"}), names)
+class _Apt:
+    """An apt of its own: no privileges, no machine, only the sources that it is given."""
 
+    def __init__(self, root: Path, sources: tuple[str, ...]) -> None:
+        for folder in _APT_FOLDERS:
+            (root / folder).mkdir(parents=True)
+        self._status = root / "var/lib/dpkg/status"
+        (root / "etc/apt/sources.list").write_text("".join(f"{source}\n" for source in sources))
+        configuration = root / "apt.conf"
+        configuration.write_text(
+            f'Dir "{root}/";\nDir::State::status "{self._status}";\n'
+            f'APT::Architecture "{ARCHITECTURE}";\nAPT::Architectures {{ "{ARCHITECTURE}"; }};\n'
+            'APT::Install-Recommends "false";\nAPT::Sandbox::User "root";\nAcquire::Languages "none";\n'
+        )
+        self._environment = {"APT_CONFIG": str(configuration), "LC_ALL": "C.UTF-8"}
+        self._status.touch()
+        _answer_of(run(["apt-get", "update"], environment=self._environment), ())
 
-def _resolve_on_top(names: list[str], status: list[str], sources: tuple[str, ...], root: Path) -> dict[str, str]:
-    """Ask apt what it would add to a machine that has exactly the base: its dpkg database is made from the index."""
-    for folder in _APT_FOLDERS:
-        (root / folder).mkdir(parents=True)
-    (root / "var/lib/dpkg/status").write_text("\n".join(_installed(stanza) for stanza in status))
-    (root / "etc/apt/sources.list").write_text("".join(f"{source}\n" for source in sources))
-    configuration = root / "apt.conf"
-    configuration.write_text(
-        f'Dir "{root}/";\nDir::State::status "{root}/var/lib/dpkg/status";\n'
-        f'APT::Architecture "{ARCHITECTURE}";\nAPT::Architectures {{ "{ARCHITECTURE}"; }};\n'
-        'APT::Install-Recommends "false";\nAPT::Sandbox::User "root";\nAcquire::Languages "none";\n'
-    )
-    environment = {"APT_CONFIG": str(configuration), "LC_ALL": "C.UTF-8"}
-    _answer_of(run(["apt-get", "update"], environment=environment), names)
-    return _answer_of(run(["apt-get", "install", "--simulate", *names], environment=environment), names)
+    def installed(self, names: Iterable[str], present: Iterable[str]) -> dict[str, str]:
+        """Return what apt would install for some packages where exactly the paragraphs `present` are installed."""
+        self._status.write_text("\n".join(_installed(stanza) for stanza in present))
+        wanted = tuple(names)
+        command = ["apt-get", "install", "--simulate", *wanted]
+        return _answer_of(run(command, environment=self._environment), wanted)
 
 
 def _installed(stanza: str) -> str:
@@ -188,11 +199,11 @@ def _installed(stanza: str) -> str:
     return f"{name}\nStatus: install ok installed\n{rest}"
 
 
-def _answer_of(answer: Completed, names: list[str]) -> dict[str, str]:
+def _answer_of(answer: Completed, names: tuple[str, ...]) -> dict[str, str]:
     if answer.code != 0:
         lines = [line for line in answer.text.splitlines() if line.strip()]
         raise ResolveError(
-            f"apt cannot resolve the Debian packages {', '.join(names)}",
+            f"apt cannot resolve the Debian packages {', '.join(names)}" if names else "apt cannot read its sources",
             remedy="the lines say which dependency fails; a mirror in the middle of an update fails like this too",
             evidence=tuple(lines[-12:]),
         )

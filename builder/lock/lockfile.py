@@ -194,11 +194,13 @@ def _python_files(
         TOOLCHAIN: toolchain_requirements(recipe, projects),
         COMPILER: separate_compiler(recipe, projects),
     }
-    return {
-        name: write_pylock(resolve_wheels(recipe, lines, store, settings, preferred=before[name]), python=recipe.python)
-        for name, lines in wished.items()
-        if lines or name == PYLOCK
-    }
+    asked = {name: lines for name, lines in wished.items() if lines or name == PYLOCK}
+    with ThreadPoolExecutor(len(asked)) as pool:  # uv waits for the index most of the time
+        found = {
+            name: pool.submit(resolve_wheels, recipe, lines, store, settings, preferred=before[name])
+            for name, lines in asked.items()
+        }
+    return {name: write_pylock(wheels.result(), python=recipe.python) for name, wheels in found.items()}
 
 
 def _wheels_before(previous: Lock | None, update: Update) -> dict[str, tuple[LockedWheel, ...]]:
