@@ -73,8 +73,13 @@ class Catalogue:
 
         Debian policy 3.8 and 2.5; the same set as mmdebstrap's variant `minbase`.
         """
-        essential = re.compile(r"^(Essential: yes|Priority: required)$", re.MULTILINE)
-        found = {name for _, stanzas in self._indexes for name, texts in stanzas.items() if essential.search(texts[0])}
+        fields = ("\nEssential: yes\n", "\nPriority: required\n")
+        found = {
+            name
+            for _, stanzas in self._indexes
+            for name, texts in stanzas.items()
+            if any(field in f"{texts[0]}\n" for field in fields)
+        }
         return tuple(sorted({*found, "apt"}))
 
     def require(self, names: Iterable[str], suite: str) -> None:
