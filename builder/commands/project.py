@@ -25,12 +25,14 @@ COMPLETION_VARIABLE = "_ENVBUILD_COMPLETE"
 def schema(context: click.Context, *, write: bool, check: bool) -> int:
     """Print the JSON schema of recipes, for editors."""
     from builder.commands.reference import command_files
+    from builder.diagnose.reference import diagnosis_files
     from builder.preflight.reference import preflight_files
     from builder.recipe.generated import stale_generated, write_generated
     from builder.recipe.schema import recipe_files, schema_text
 
     state: State = context.obj
-    files = (*recipe_files(), *preflight_files(), *command_files(context.find_root().command))
+    commands = command_files(context.find_root().command)
+    files = (*recipe_files(), *preflight_files(), *diagnosis_files(), *commands)
     if write:
         for path in write_generated(files, Path()):
             state.console.say(f"  wrote {path}")

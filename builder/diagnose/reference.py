@@ -1,19 +1,18 @@
-"""The page docs/reference/diagnosis-classes.md, made from the knowledge: write it, or check that it is current."""
+"""The page docs/reference/diagnosis-classes.md, made from the knowledge."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from builder.diagnose.knowledge import built_in
-from builder.document import write_atomic
-from builder.errors import InvalidDocumentError
+from builder.recipe.generated import GeneratedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from builder.diagnose.knowledge import Knowledge
 
+PAGE = "docs/reference/diagnosis-classes.md"
 _HEAD = (
     "# Classes of failures",
     "",
@@ -27,15 +26,9 @@ def reference_page() -> str:
     return "\n".join(_lines(built_in())) + "\n"
 
 
-def write_reference(path: Path) -> None:
-    """Write the page."""
-    write_atomic(path, reference_page().encode())
-
-
-def check_reference(path: Path) -> None:
-    """Raise InvalidDocumentError if the page is not what the knowledge says now."""
-    if not path.is_file() or path.read_text("utf-8") != reference_page():
-        raise InvalidDocumentError(f"{path}: differs from the knowledge", remedy="write the reference pages again")
+def diagnosis_files() -> tuple[GeneratedFile, ...]:
+    """Return the page as a generated file of the project."""
+    return (GeneratedFile(path=PAGE, text=reference_page()),)
 
 
 def _lines(knowledge: Knowledge) -> Iterator[str]:

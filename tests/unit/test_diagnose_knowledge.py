@@ -14,10 +14,11 @@ from builder.diagnose import Edit, diagnose, offered_finding
 from builder.diagnose.knowledge import built_in, knowledge_with
 from builder.diagnose.model import PHASE_NAMES
 from builder.diagnose.pattern import ANCHOR, Pattern, PatternError, fold
-from builder.diagnose.reference import check_reference, reference_page, write_reference
+from builder.diagnose.reference import PAGE, diagnosis_files, reference_page
 from builder.diagnose.schema import SURE
 from builder.diagnose.sieve import Sieve
 from builder.errors import InvalidDocumentError
+from builder.recipe.generated import stale_generated, write_generated
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLES = {
@@ -192,14 +193,12 @@ def test_a_finding_with_an_unknown_class_signal_or_general_finding_is_refused(tm
             knowledge_with(tmp_path)
 
 
-def test_the_reference_page_is_current_and_a_stale_one_is_refused(tmp_path: Path) -> None:
-    check_reference(ROOT / "docs" / "reference" / "diagnosis-classes.md")
-    page = tmp_path / "page.md"
-    write_reference(page)
-    check_reference(page)
-    page.write_text(reference_page() + "more\n")
-    with pytest.raises(InvalidDocumentError, match="differs from the knowledge"):
-        check_reference(page)
+def test_the_reference_page_is_current_and_a_stale_one_is_noticed(tmp_path: Path) -> None:
+    assert stale_generated(diagnosis_files(), ROOT) == ()
+    assert write_generated(diagnosis_files(), tmp_path) == (PAGE,)
+    assert stale_generated(diagnosis_files(), tmp_path) == ()
+    (tmp_path / PAGE).write_text(reference_page() + "more\n")
+    assert stale_generated(diagnosis_files(), tmp_path) == (PAGE,)
 
 
 def test_a_cure_becomes_a_finding_that_recognises_the_failure_again(tmp_path: Path) -> None:
