@@ -62,13 +62,6 @@ class EngineError(EnvbuildError):
     exit_code = 9
 
 
-class NotVerifiedError(EnvbuildError):
-    """Only an image with a good verdict may be published."""
-
-    exit_code = 10
-    default_remedy = "run `envbuild make RECIPE` until the verdict is good"
-
-
 class RegistryError(EnvbuildError):
     """The registry refused or could not be reached."""
 

@@ -33,7 +33,6 @@ Text for people goes to standard error, data to standard output; with `--json` t
 | 7 | a build failed |
 | 8 | the verdict is bad |
 | 9 | the engine or the machine cannot be used |
-| 10 | not verified, so not published |
 | 11 | the registry refused or could not be reached |
 | 12 | unverified: a required check could not run |
 | 130 | interrupted |
