@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from builder.store import Store
 
 _FOUND_OR_NOT = frozenset({200, 404})
+_UNSEEN = frozenset({"MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN"})  # of what a manifest names
 _DIGEST_HEADER = "Docker-Content-Digest"
 _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next\b')  # RFC 8288
 
@@ -81,8 +82,14 @@ class RegistryClient:
             )
         return found
 
-    def put_manifest(self, reference: Reference, data: bytes, media_type: str) -> bool:
-        """Store a manifest under its tag or digest; say whether the registry took note of the subject in it."""
+    def put_manifest(
+        self, reference: Reference, data: bytes, media_type: str, *, payloads: Sequence[Payload] = ()
+    ) -> bool:
+        """Store a manifest under its tag or digest; say whether the registry took note of the subject in it.
+
+        A registry may not see a blob for the moment in which somebody else pushes the same one. So a manifest that is
+        refused for what it names is tried again, after those of `payloads` that the registry lacks by then are pushed.
+        """
         _check_digest(reference, digest_of(data))
         request = Request(
             repository=reference.repository,
@@ -93,8 +100,20 @@ class RegistryClient:
             headers={"Content-Type": media_type},
             body=data,
             writes=True,
+            again=_UNSEEN,
         )
-        answer, _ = self._transport.ask(request)
+        refused = False
+
+        def attempt() -> Answer:
+            nonlocal refused
+            for payload in payloads if refused else ():
+                self.push_blob(reference.repository, payload)
+            refused = True
+            with self._transport.exchange(request) as answer:
+                answer.body()
+                return answer
+
+        answer = self._transport.persist(attempt, request)
         stored = answer.headers.get(_DIGEST_HEADER, digest_of(data))
         if stored != digest_of(data):
             raise RegistryError(

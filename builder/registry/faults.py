@@ -38,12 +38,20 @@ def refusal(registry: str, action: str, status: int, reason: str, *, known: bool
 
 def reason_of(status_text: str, body: bytes) -> str:
     """Return why a registry refused: the errors in its answer (distribution specification), else the status text."""
-    try:
-        listed = json.loads(body)["errors"]
-        said = "; ".join(f"{error['code']}: {error.get('message', '')}".rstrip(": ") for error in listed)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        said = ""
+    said = "; ".join(f"{code}: {message}".rstrip(": ") for code, message in _errors_in(body))
     return " ".join((said or status_text).split())[:LONGEST_REASON]
+
+
+def codes_of(body: bytes) -> frozenset[str]:
+    """Return the codes of the errors in an answer (distribution specification 1.1, error codes)."""
+    return frozenset(code for code, _ in _errors_in(body))
+
+
+def _errors_in(body: bytes) -> list[tuple[str, str]]:
+    try:
+        return [(str(error["code"]), str(error.get("message", ""))) for error in json.loads(body)["errors"]]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def _remedy(registry: str, status: int, *, known: bool) -> str:

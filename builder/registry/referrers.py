@@ -84,7 +84,7 @@ def attach(client: RegistryClient, repository: Repository, subject: Descriptor, 
     payloads = (Payload.of(EMPTY), *(file for _, file in attachment.files))
     pushed = push(client, repository.at(described.digest), data, OCI_MANIFEST, payloads)
     if not pushed.subject_known:
-        _announce(client, repository, subject, data)
+        _announce(client, repository, subject, data, payloads)
         _complete_index(client, repository, subject.digest)
     return described
 
@@ -99,10 +99,12 @@ def _indexed(client: RegistryClient, reference: Reference) -> tuple[Descriptor, 
     return manifest.manifests if manifest else ()
 
 
-def _announce(client: RegistryClient, repository: Repository, subject: Descriptor, data: bytes) -> None:
+def _announce(
+    client: RegistryClient, repository: Repository, subject: Descriptor, data: bytes, payloads: tuple[Payload, ...]
+) -> None:
     """Give an attached manifest a tag of its own, which no other publisher can overwrite."""
     tag = f"{_announcing(subject.digest)}{digest_of(data).removeprefix('sha256:')[:_MARK]}"
-    client.put_manifest(Reference(repository=repository, tag=tag), data, OCI_MANIFEST)
+    client.put_manifest(Reference(repository=repository, tag=tag), data, OCI_MANIFEST, payloads=payloads)
 
 
 def _announcing(digest: str) -> str:

@@ -58,7 +58,7 @@ def push(
 
     sent = sum(_in_parallel(send, sizes, client.patience.parallel, on_progress))
     target = reference if reference.tag or reference.digest else reference.with_digest(digest_of(manifest))
-    known = client.put_manifest(target, manifest, media_type)
+    known = client.put_manifest(target, manifest, media_type, payloads=tuple(wanted.values()))
     return Pushed(digest=digest_of(manifest), sent=sent + len(manifest), subject_known=known)
 
 

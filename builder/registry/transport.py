@@ -13,7 +13,7 @@ from builder.download import TRANSIENT_STATUS
 from builder.errors import RegistryError
 from builder.registry.connection import Connections
 from builder.registry.credentials import DOCKER_HUB
-from builder.registry.faults import TransientError, reason_of, refusal
+from builder.registry.faults import TransientError, codes_of, reason_of, refusal
 from builder.registry.tokens import Authorizer
 from builder.registry.watch import Watch
 
@@ -39,7 +39,7 @@ class Request:
     """One question to a registry. `action` completes "REGISTRY refused to …"; `accept` are the statuses that answer it.
 
     `path` is what follows `/v2/NAME/`, or a URL that the registry gave; `writes` asks for the right to push, `sources`
-    for the right to read other repositories too.
+    for the right to read other repositories too; `again` are error codes of a refusal that may be over a moment later.
     """
 
     repository: Repository
@@ -51,6 +51,7 @@ class Request:
     body: bytes | Slice | None = None
     writes: bool = False
     sources: tuple[str, ...] = ()
+    again: frozenset[str] = frozenset()
 
     @property
     def registry(self) -> str:
@@ -152,7 +153,7 @@ class Transport:
 
     def _refusal(self, request: Request, answer: Answer, body: bytes) -> RegistryError | TransientError:
         reason = self._authorizer.redacted(reason_of(answer.reason, body))
-        if answer.status in TRANSIENT_STATUS:
+        if answer.status in TRANSIENT_STATUS or request.again & codes_of(body):
             return TransientError(f"HTTP {answer.status} {reason}", _asked_pause(answer.headers))
         known = self._authorizer.knows(request.registry)
         return refusal(request.registry, request.action, answer.status, reason, known=known)

@@ -198,3 +198,16 @@ def test_a_referrers_answer_that_is_none_is_refused(client: RegistryClient) -> N
         registry.faults.append(Fault(method="GET", path="referrers", status=200, body="<html>"))
         with pytest.raises(RegistryError, match="did not list what is attached"):
             list_referrers(client, repository, image.digest)
+
+
+def test_every_manifest_of_an_attachment_is_tried_again_while_what_it_names_is_not_seen(
+    old_registry: FakeRegistry, client: RegistryClient
+) -> None:
+    """The attached manifest, the tag that announces it, and the index."""
+    repository, image = an_image(old_registry, client)
+    body = json.dumps({"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "unseen"}]})
+    for path in ("/manifests/sha256:", r"/manifests/sha256-\w+\.", r"/manifests/sha256-\w+$"):
+        old_registry.faults.append(Fault(method="PUT", path=path, status=400, body=body))
+    attached = attach(client, repository, image, note("one"))
+    assert list_referrers(client, repository, image.digest) == (attached,)
+    assert not old_registry.faults

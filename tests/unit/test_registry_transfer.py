@@ -148,3 +148,41 @@ def test_the_first_failure_stops_what_still_runs() -> None:
     with pytest.raises(RegistryError, match="it fails"):
         _in_parallel(work, {"large": 2, "small": 1}, 2, None)
     assert stopped == ["large"]
+
+
+def test_a_blob_that_is_lost_before_the_manifest_comes_is_pushed_again(
+    registry: FakeRegistry, client: RegistryClient
+) -> None:
+    lost = BLOBS[2].digest
+    registry.faults.append(Fault(method="PUT", path="/manifests/", before=lambda: registry.blobs["a/b"].pop(lost)))
+    manifest = manifest_of(*BLOBS)
+    push(client, tagged(registry), manifest, OCI_MANIFEST, BLOBS)
+    assert registry.manifests["a/b"]["1"] == (OCI_MANIFEST, manifest)
+    assert lost in registry.blobs["a/b"]
+    assert len(registry.asked("POST .*/uploads/")) == len(BLOBS) + 1
+
+
+def test_a_manifest_is_tried_again_while_a_registry_does_not_see_what_it_names(
+    registry: FakeRegistry, client: RegistryClient
+) -> None:
+    """Debian's registry answers so while another publisher's upload rewrites the link of the same blob."""
+    codes = [{"code": "DIGEST_INVALID", "message": "m"}, {"code": "MANIFEST_BLOB_UNKNOWN", "message": "n"}]
+    body = json.dumps({"errors": codes})
+    registry.faults.append(Fault(method="PUT", path="/manifests/", status=400, body=body))
+    push(client, tagged(registry), manifest_of(*BLOBS), OCI_MANIFEST, BLOBS)
+    assert "1" in registry.manifests["a/b"]
+    assert len(registry.asked("POST .*/uploads/")) == len(BLOBS)
+
+
+@pytest.mark.parametrize(
+    ("code", "attempts"), [("MANIFEST_BLOB_UNKNOWN", 2), ("BLOB_UNKNOWN", 2), ("MANIFEST_INVALID", 1), ("DENIED", 1)]
+)
+def test_a_manifest_is_tried_again_for_unseen_blobs_alone_and_not_for_ever(
+    registry: FakeRegistry, client: RegistryClient, code: str, attempts: int
+) -> None:
+    body = json.dumps({"errors": [{"code": code, "message": "m"}]})
+    registry.faults.append(Fault(method="PUT", path="/manifests/", status=400, body=body, times=9))
+    with pytest.raises(RegistryError, match=f"HTTP 400 {code}: m"):
+        push(client, tagged(registry), manifest_of(*BLOBS), OCI_MANIFEST, BLOBS)
+    assert len(registry.asked("PUT .*/manifests/")) == attempts
+    assert "a/b" not in registry.manifests
