@@ -37,7 +37,7 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: str = ""
     count: int = 0
-    before: Callable[[], None] | None = None
+    before: Callable[[], object] | None = None
 
 
 @dataclass(kw_only=True)
