@@ -11,7 +11,7 @@ from builder.build.image import CONFIG_TYPE
 from builder.document import Document
 from builder.publish.bundles import Attestations, read_attestations
 from builder.publish.envelope import UnprovenError
-from builder.publish.statements import KINDS, PROVENANCE, SBOM, SIGNATURE, TEST_RESULT
+from builder.publish.statements import KINDS, PROVENANCE, SBOM, TEST_RESULT
 from builder.publish.testresult import verdict_in
 from builder.registry.content import INDEX_TYPES, OCI_MANIFEST
 from builder.registry.faults import DamagedError
@@ -204,8 +204,6 @@ def _of_statements(attestations: Attestations, labels: dict[str, str]) -> Iterat
     for name, locks in told.items():
         if locks and lock not in locks:
             yield f"its {name} is on another lock than the image was made from"
-    if any(item.statement.predicate for item in attestations.of(SIGNATURE)):
-        yield "its signature says more than that it is a signature"
 
 
 def _lock_of_bill(item: Attested) -> str | None:

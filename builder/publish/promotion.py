@@ -1,4 +1,4 @@
-"""A published image into another repository: examined first, then copied as it is with its proof; nothing is rebuilt."""
+"""A published image into another repository: examined, then copied as it is with its proof; nothing is rebuilt."""
 
 from __future__ import annotations
 
