@@ -20,6 +20,7 @@ from builder.registry.reference import Repository
 from builder.verify.verdict import Check
 from tests.fake_registry import FakeRegistry, running
 from tests.publication import image_of, new_signer, prove, proven_project, put_image
+from tests.workshop import RECIPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
