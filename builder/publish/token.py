@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
@@ -15,56 +16,74 @@ from builder.errors import InvalidDocumentError, UsageError
 from builder.publish.keys import PASSWORD, PublicKey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 SHAPE = "write pkcs11:token=NAME;object=LABEL?module-path=/usr/lib/softhsm/libsofthsm2.so"
 
 
-@dataclass(frozen=True)
-class TokenSigner:
-    """Signs with an ECDSA P-256 key inside a token; `session` is open as long as this lives."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    """A token by its library and its name; `pin` opens it."""
 
-    session: Any
-    key: Any
+    module: str
+    name: str
+    label: str
+    pin: str | None = field(repr=False)
+
+    @contextlib.contextmanager
+    def key(self, *, private: bool) -> Iterator[Any]:
+        """Give one half of the key while the token is open; raises InvalidDocumentError if it does not give it."""
+        import pkcs11  # noqa: PLC0415 - an extra
+
+        half = pkcs11.ObjectClass.PRIVATE_KEY if private else pkcs11.ObjectClass.PUBLIC_KEY
+        try:
+            with pkcs11.lib(self.module).get_token(token_label=self.name).open(user_pin=self.pin) as session:
+                yield session.get_key(object_class=half, label=self.label)
+        except (pkcs11.PKCS11Error, RuntimeError) as error:
+            said = f"{type(error).__name__} {error}".rstrip()
+            raise InvalidDocumentError(
+                f"the token {self.name!r} does not give the key {self.label!r}: {said}",
+                remedy=f"check the URI and the PIN; {SHAPE}",
+            ) from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenSigner:
+    """Signs with an ECDSA P-256 key inside a token."""
+
+    token: Token
     public: PublicKey
 
     def sign(self, data: bytes) -> bytes:
         """Return the signature over some bytes: the token's two numbers as an ASN.1 sequence."""
-        import pkcs11  # noqa: PLC0415 - an extra
+        import pkcs11  # noqa: PLC0415
 
         digest = hashes.Hash(hashes.SHA256())
         digest.update(data)
-        raw: bytes = self.key.sign(digest.finalize(), mechanism=pkcs11.Mechanism.ECDSA)
+        with self.token.key(private=True) as key:
+            raw: bytes = key.sign(digest.finalize(), mechanism=pkcs11.Mechanism.ECDSA)
         half = len(raw) // 2
         return encode_dss_signature(int.from_bytes(raw[:half]), int.from_bytes(raw[half:]))
 
 
 def open_token(uri: str, environment: Mapping[str, str]) -> TokenSigner:
-    """Open the key that a URI names; the PIN is in its `pin-source` file, else in ENVBUILD_KEY_PASSWORD.
+    """Return the signer that a URI names; the PIN is in its `pin-source` file, else in ENVBUILD_KEY_PASSWORD.
 
     Raises UsageError, or InvalidDocumentError if the token has no such key.
     """
+    fields = read_uri(uri)
     try:
-        import pkcs11  # noqa: PLC0415
         from pkcs11.util.ec import encode_ec_public_key  # noqa: PLC0415
     except ImportError:
         raise UsageError("keys on a token need an extra", remedy="pip install 'envbuild[pkcs11]'") from None
-    fields = read_uri(uri)
-    try:
-        token = pkcs11.lib(fields["module-path"]).get_token(token_label=fields["token"])
-        session = token.open(user_pin=_pin(fields, environment))
-        key = session.get_key(object_class=pkcs11.ObjectClass.PRIVATE_KEY, label=fields["object"])
-        held: Any = session.get_key(object_class=pkcs11.ObjectClass.PUBLIC_KEY, label=fields["object"])
-    except (pkcs11.PKCS11Error, RuntimeError) as error:
-        raise InvalidDocumentError(
-            f"the token {fields['token']!r} does not give the key {fields['object']!r}: "
-            f"{type(error).__name__} {error}".rstrip(),
-            remedy=f"check the URI and the PIN; {SHAPE}",
-        ) from None
-    public = serialization.load_der_public_key(encode_ec_public_key(held))
+    token = Token(
+        module=fields["module-path"], name=fields["token"], label=fields["object"], pin=_pin(fields, environment)
+    )
+    with token.key(private=False) as key:
+        public = serialization.load_der_public_key(encode_ec_public_key(key))
     if not isinstance(public, EllipticCurvePublicKey) or public.key_size != 256:
-        raise InvalidDocumentError(f"{fields['object']!r} of the token is no ECDSA P-256 key")
-    return TokenSigner(session=session, key=key, public=PublicKey(public))
+        raise InvalidDocumentError(f"{token.label!r} of the token is no ECDSA P-256 key")
+    return TokenSigner(token=token, public=PublicKey(public))
 
 
 def read_uri(uri: str) -> dict[str, str]:
