@@ -111,7 +111,7 @@ def _read(shelf: Shelf, described: Descriptor, image: Manifest, key: PublicKey) 
 def _envelope_in(data: bytes) -> Envelope:
     try:
         plain: Any = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UnprovenError("is no JSON") from None
     if not isinstance(plain, dict) or plain.get("mediaType") != BUNDLE_TYPE:
         raise UnprovenError("is no bundle of version 0.3")

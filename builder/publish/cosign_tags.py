@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from builder.publish.keys import Signer
     from builder.publish.shelf import RegistryShelf
     from builder.registry.client import RegistryClient
+    from builder.registry.content import Descriptor
     from builder.registry.reference import Repository
 
 SIMPLE_TYPE = "application/vnd.dev.cosign.simplesigning.v1+json"
@@ -46,14 +47,20 @@ def put_signature(shelf: RegistryShelf, digest: str, signer: Signer) -> None:
     reference, payload = _reference(shelf.repository, digest, "sig"), signed_name(shelf.repository, digest)
     found = shelf.client.find_manifest(reference)
     kept = found.layers if found else ()
-    for layer in kept:
-        said = base64.b64decode(layer.annotations.get(_SIGNATURE, ""))
-        if layer.digest == Payload.of(payload).digest and signer.public.proves(said, payload):
-            return
+    if any(_is_signed(layer, payload, signer) for layer in kept):
+        return
     signature = base64.b64encode(signer.sign(payload)).decode()
     added = (SIMPLE_TYPE, Payload.of(payload), {_SIGNATURE: signature})
     others = [layer.to_plain() for layer in kept]
     _push(shelf.client, reference, [added], others)
+
+
+def _is_signed(layer: Descriptor, payload: bytes, signer: Signer) -> bool:
+    try:
+        said = base64.b64decode(layer.annotations.get(_SIGNATURE, ""))
+    except (ValueError, TypeError):
+        return False
+    return layer.digest == Payload.of(payload).digest and signer.public.proves(said, payload)
 
 
 def put_attestations(shelf: RegistryShelf, digest: str, attested: Attestations) -> None:

@@ -130,7 +130,7 @@ def _labels(shelf: Shelf, manifest: Manifest) -> dict[str, str]:
     try:
         labels = json.loads(shelf.blob(manifest.config))["config"]["Labels"]
         return {str(name): str(value) for name, value in labels.items()}
-    except (DamagedError, ValueError, KeyError, TypeError, AttributeError):
+    except (DamagedError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_AGES = "write hours, days or weeks: 12h, 30d, 4w"
 _SPAN = re.compile(r"([1-9][0-9]{0,5})([hdw])")
 
 
@@ -45,8 +46,8 @@ def read_policy(path: Path) -> Policy:
     except OSError as error:
         raise InvalidDocumentError(f"{path}: cannot be read: {error.strerror}") from None
     policy = Policy.from_json(json.dumps(plain, default=str), source=str(path))
-    if policy.max_age is not None:
-        span_of(policy.max_age)
+    if policy.max_age is not None and not _SPAN.fullmatch(policy.max_age):
+        raise InvalidDocumentError(f"{path}: max-age: {policy.max_age!r} is no age", remedy=_AGES)
     return policy
 
 
@@ -54,5 +55,5 @@ def span_of(text: str) -> timedelta:
     """Return how long `12h`, `30d` or `4w` is; raises UsageError for other texts."""
     found = _SPAN.fullmatch(text)
     if found is None:
-        raise UsageError(f"{text!r} is no age", remedy="write hours, days or weeks: 12h, 30d, 4w")
+        raise UsageError(f"{text!r} is no age", remedy=_AGES)
     return int(found[1]) * _UNITS[found[2]]

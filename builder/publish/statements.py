@@ -44,7 +44,7 @@ def read_statement(payload: bytes) -> Statement:
         plain = json.loads(payload)
         subjects, kind, predicate = plain["subject"], plain["predicateType"], plain["predicate"]
         is_statement = plain["_type"] == STATEMENT
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UnprovenError("holds no in-toto statement") from None
     if not is_statement or not isinstance(kind, str) or not isinstance(predicate, dict):
         raise UnprovenError("holds no in-toto statement of version 1")

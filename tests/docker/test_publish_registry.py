@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
 from builder.cli import run
 from builder.document import canonical_json
@@ -34,7 +34,7 @@ from builder.registry.content import OCI_INDEX, OCI_MANIFEST, Descriptor, Payloa
 from builder.registry.reference import Reference, Repository
 from builder.settings import settings_from
 from builder.store import Store
-from tests.docker.docker_registry import docker_registry
+from tests.docker.docker_registry import PASSWORD, USER, docker_registry
 from tests.publication import Enemy, new_signer, prove, proven_project, put_image
 
 if TYPE_CHECKING:
@@ -315,6 +315,33 @@ def test_the_command_line_publishes_verifies_and_promotes(
     assert not any(line in said for line in secret.splitlines()[1:-1])
 
 
+def test_no_secret_leaves_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the key, nor its password, nor the registry's is in what is said, what is published, or the store."""
+    project = proven_project(tmp_path / "project")
+    encrypted = new_signer().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"0pen-key"))
+    login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    for name, value in {
+        "THE_KEY": encrypted.decode(),
+        "ENVBUILD_KEY_PASSWORD": "0pen-key",
+        "ENVBUILD_STORE": str(project.store.root),
+        "DOCKER_CONFIG": str(tmp_path),
+    }.items():
+        monkeypatch.setenv(name, value)
+    line = ["--verbose", "publish", str(project.source.path), "--key", "env:THE_KEY", "--json", "--to"]
+    with docker_registry(tmp_path / "registry", login=True) as host:
+        assert run([*line, f"{host}/a/b"]) == 11
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": login}}}))
+        assert run([*line, f"{host}/a/b"]) == 0
+    secrets = [b"0pen-key", PASSWORD.encode(), login.encode(), *encrypted.splitlines()[1:-1]]
+    said = "".join(capsys.readouterr()).encode()
+    places = [project.root, project.store.root, tmp_path / "registry" / "data"]
+    kept = [path.read_bytes() for place in places for path in place.rglob("*") if path.is_file()]
+    assert len(kept) > 50
+    assert not [secret for secret in secrets for data in (said, *kept) if secret in data]
+
+
 # what an enemy does, and the sentence that refuses it
 
 
@@ -502,6 +529,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Enemy, Path], None], str]] = {
     "a signature over the payload alone": (_sign_the_payload_alone, "no verdict"),
     "another kind of bundle": (_wrap(lambda bundle: bundle.update(mediaType="application/x")), "no verdict"),
     "a bundle that is no JSON": (lambda enemy, _: enemy.replace(TEST_RESULT, b"\xff{"), "no verdict"),
+    "a bundle of a million brackets": (lambda enemy, _: enemy.replace(TEST_RESULT, b"[" * 1_000_000), "no verdict"),
 }
 
 
