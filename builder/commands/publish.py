@@ -83,23 +83,19 @@ def verify(
 ) -> int:
     """Prove a published image with a public key: signature, SBOM, provenance, verdict, every byte of every layer.
 
-    Needs no engine and no store. Exit 0: all that is asked for is proven. 8: the newest signed verdict is not good.
-    10: something is not proven, one sentence for each reason. 11: the registry does not give it.
+    Needs no engine and no store; of an OCI layout (oci:FOLDER, oci:FILE.tar) no network either. Exit 0: all that is
+    asked for is proven. 8: the newest signed verdict is not good. 10: something is not proven, one sentence for each
+    reason. 11: the registry does not give it.
 
     Example: envbuild verify registry.example/team/stacks:quickstart --key envbuild.pub --target rtx-pro-6000
     """
     from builder.publish.keys import load_public_key
-    from builder.publish.promotion import examine_reference
-    from builder.publish.shelf import RegistryShelf
-    from builder.registry.client import RegistryClient
-    from builder.registry.reference import parse_reference
+    from builder.publish.promotion import examine_source, open_source
     from builder.settings import settings_from
 
-    policy = _policy(policy_path, target, levels, max_age)
-    wanted, public = parse_reference(reference), load_public_key(key, os.environ)
-    with RegistryClient(settings_from()) as client:
-        shelf = RegistryShelf(client=client, repository=wanted.repository)
-        report = examine_reference(shelf, wanted, public, policy, state.console).report
+    policy, public = _policy(policy_path, target, levels, max_age), load_public_key(key, os.environ)
+    with open_source(reference, settings_from()) as source:
+        report = examine_source(source, public, policy, state.console).report
     return _judged(state, report)
 
 
@@ -112,24 +108,20 @@ def verify(
 @json_option
 @click.pass_obj
 def promote(state: State, *, reference: str, place: str, key: str, policy_path: Path | None, move_back: bool) -> int:
-    """Copy a published image and its proof to another repository, after it was verified; nothing is rebuilt.
+    """Copy a published image and its proof to another place, after it was verified; nothing is rebuilt.
 
-    PLACE is a repository, or a repository and a tag (default: the tag of REFERENCE). Exit 10 if it is not verified.
+    PLACE is a repository, or one with a tag (default: the tag of REFERENCE). Each of both may also be an OCI layout to
+    take along, as oci:FOLDER or oci:FILE.tar. Exit 10 if the image is not verified.
 
     Example: envbuild promote registry.example/team/stacks:quickstart registry.example/prod/stacks --key envbuild.pub
     """
     from builder.publish.keys import load_public_key
     from builder.publish.promotion import promote_image
-    from builder.registry.reference import parse_reference
 
-    source, target = parse_reference(reference), parse_reference(place)
-    if target.digest is not None:
+    if "@" in place:
         raise UsageError(f"{place} names a digest, which a place cannot", remedy="give a repository, or one with a tag")
-    policy = _policy(policy_path, None, (), None)
-    published = promote_image(
-        source, target, load_public_key(key, os.environ), policy, state.tools(), move_back=move_back
-    )
-    return _told(state, published)
+    policy, public = _policy(policy_path, None, (), None), load_public_key(key, os.environ)
+    return _told(state, promote_image(reference, place, public, policy, state.tools(), move_back=move_back))
 
 
 def _policy(path: Path | None, target: str | None, levels: tuple[str, ...], max_age: str | None) -> Policy:

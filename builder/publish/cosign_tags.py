@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from builder.publish.bundles import Attestations
     from builder.publish.keys import Signer
-    from builder.publish.shelf import RegistryShelf
+    from builder.publish.shelf import RegistryShelf, Shelf
     from builder.registry.client import RegistryClient
     from builder.registry.content import Descriptor
     from builder.registry.reference import Repository
@@ -78,9 +78,14 @@ def put_attestations(shelf: RegistryShelf, digest: str, attested: Attestations) 
         _push(shelf.client, reference, layers, others)
 
 
-def copy_signature(source: RegistryShelf, target: RegistryShelf, digest: str) -> None:
+def signature_tag(digest: str) -> str:
+    """Return the tag of an image's signatures."""
+    return f"{digest.replace(':', '-')}.sig"
+
+
+def copy_signature(source: Shelf, target: RegistryShelf, digest: str) -> None:
     """Copy the signatures of an image for cosign as they are, if there are any."""
-    found = source.client.find_manifest(_reference(source.repository, digest, "sig"))
+    found = source.find(signature_tag(digest))
     if found is not None:
         payloads = [Payload.of(source.blob(described)) for described in (found.config, *found.layers)]
         reference = _reference(target.repository, digest, "sig")

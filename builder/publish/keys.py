@@ -19,9 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from builder.document import sha256_bytes
 from builder.errors import InvalidDocumentError, UsageError
+from builder.publish.cosign_key import is_cosign_key, open_cosign_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 ENVIRONMENT = "env:"
 TOKEN = "pkcs11:"  # noqa: S105 - the scheme of RFC 7512
@@ -93,18 +96,19 @@ class KeySigner:
 def load_signer(text: str, environment: Mapping[str, str]) -> Signer:
     """Return the signer that `text` names: a PEM file, `env:NAME`, or a `pkcs11:` URI.
 
-    The password of an encrypted key is in ENVBUILD_KEY_PASSWORD. Raises InvalidDocumentError, UsageError; nothing of a
-    key or a password is part of a message.
+    The password of an encrypted key is in ENVBUILD_KEY_PASSWORD, that of one of cosign also in COSIGN_PASSWORD. Raises
+    InvalidDocumentError, UsageError; nothing of a key or a password is part of a message.
     """
     if text.startswith(TOKEN):
         from builder.publish.token import open_token  # noqa: PLC0415 - the library is an extra
 
         return open_token(text, environment)
-    password = environment.get(PASSWORD)
     try:
-        key = serialization.load_pem_private_key(_pem(text, environment), password.encode() if password else None)
+        key = _private_key(_pem(text, environment), environment.get(PASSWORD), environment, text)
     except TypeError:
-        raise InvalidDocumentError(_password_complaint(text, password), remedy=f"see {PASSWORD}") from None
+        raise InvalidDocumentError(
+            _password_complaint(text, environment.get(PASSWORD)), remedy=f"see {PASSWORD}"
+        ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidDocumentError(f"{text} is no private key in PEM that can be read", remedy=MAKE_A_KEY) from None
     if isinstance(key, Ed25519PrivateKey) or (
@@ -112,6 +116,13 @@ def load_signer(text: str, environment: Mapping[str, str]) -> Signer:
     ):
         return KeySigner(key)
     raise InvalidDocumentError(f"{text} is a key of another kind than ECDSA P-256 or Ed25519", remedy=MAKE_A_KEY)
+
+
+def _private_key(pem: bytes, password: str | None, environment: Mapping[str, str], name: str) -> PrivateKeyTypes:
+    if is_cosign_key(pem):
+        opened = open_cosign_key(pem, password or environment.get("COSIGN_PASSWORD"), name)
+        return serialization.load_der_private_key(opened, None)
+    return serialization.load_pem_private_key(pem, password.encode() if password else None)
 
 
 def load_public_key(text: str, environment: Mapping[str, str]) -> PublicKey:

@@ -33,6 +33,11 @@ class Shelf(Protocol):
     def prove(self, blobs: Iterable[Descriptor], on_progress: Callable[[Progress], None] | None = None) -> None:
         """Read every byte of blobs."""
 
+    def bring(
+        self, blobs: Iterable[Descriptor], store: Store, on_progress: Callable[[Progress], None] | None = None
+    ) -> None:
+        """Bring blobs into a store; those that are there cost nothing."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RegistryShelf:
@@ -62,3 +67,9 @@ class RegistryShelf:
             fetch(self.client, self.repository, missing, self.store, on_progress=on_progress)
         present = [blob for blob in wanted if blob not in missing]
         prove(self.client, self.repository, present, on_progress=on_progress)
+
+    def bring(
+        self, blobs: Iterable[Descriptor], store: Store, on_progress: Callable[[Progress], None] | None = None
+    ) -> None:
+        """Bring blobs into a store; those that are there cost nothing."""
+        fetch(self.client, self.repository, blobs, store, on_progress=on_progress)

@@ -18,13 +18,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
 from builder.cli import run
+from builder.console import Console
 from builder.document import canonical_json
 from builder.download import Patience
 from builder.errors import NotVerifiedError, RegistryError
 from builder.publish.examination import examine_image
-from builder.publish.keys import KeySigner
+from builder.publish.keys import KeySigner, load_signer
 from builder.publish.policy import Policy
-from builder.publish.promotion import promote_image
+from builder.publish.promotion import examine_source, open_source, promote_image
 from builder.publish.shelf import RegistryShelf
 from builder.publish.stage import publish_recipe
 from builder.publish.statements import PROVENANCE, SBOM, SIGNATURE, TEST_RESULT, Statement
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.publish.examination import Examination
+    from builder.publish.keys import PublicKey
     from builder.publish.stage import Published
     from tests.workshop import Project
 
@@ -221,9 +223,7 @@ def test_of_publishers_at_once_the_newest_image_keeps_the_tags(
 def test_promotion_copies_image_and_proof_and_moves_the_tag(enemy: Enemy, tmp_path: Path, project: Project) -> None:
     target = Repository(registry=enemy.repository.registry, name=f"{enemy.repository.name}/prod")
     clean = replace(project.tools, store=Store(tmp_path / "clean"))
-    done = promote_image(
-        enemy.repository.at("small"), Reference(repository=target), enemy.signer.public, Policy(), clean
-    )
+    done = promote_image(str(enemy.repository.at("small")), str(target), enemy.signer.public, Policy(), clean)
     assert (done.digest, done.sent, done.moving) == (enemy.image.digest, 0, {"small": "moved"})
     there = replace(enemy, repository=target)
     assert examined(there).result == "verified"
@@ -234,7 +234,7 @@ def test_promotion_to_another_registry_brings_the_blobs_over(enemy: Enemy, tmp_p
     with docker_registry(tmp_path / "second") as host:
         target = Reference(repository=Repository(registry=host, name="prod"), tag="stable")
         clean = replace(project.tools, store=Store(tmp_path / "clean"))
-        done = promote_image(enemy.repository.at("small"), target, enemy.signer.public, Policy(), clean)
+        done = promote_image(str(enemy.repository.at("small")), str(target), enemy.signer.public, Policy(), clean)
         assert done.sent == sum(blob.size for blob in (enemy.image.config, *enemy.image.layers))
         there = replace(enemy, repository=target.repository)
         assert examined(there, target).result == "verified"
@@ -245,14 +245,65 @@ def test_what_is_not_verified_is_not_promoted(enemy: Enemy, project: Project) ->
     enemy.remove(TEST_RESULT)
     with pytest.raises(NotVerifiedError, match=r"is not promoted: there is no verdict") as caught:
         promote_image(
-            enemy.repository.at("small"),
-            Reference(repository=target),
+            str(enemy.repository.at("small")),
+            str(target),
             enemy.signer.public,
             Policy(),
             project.tools,
         )
     assert caught.value.exit_code == 10
     assert enemy.client.tags(target) == ()
+
+
+# taken along
+
+
+@pytest.mark.parametrize("name", ["layout", "layout.tar"])
+def test_an_image_is_taken_along_verified_without_a_network_and_promoted_elsewhere(
+    name: str, enemy: Enemy, tmp_path: Path, project: Project
+) -> None:
+    place, key = f"oci:{tmp_path / name}", enemy.signer.public
+    promote_image(str(enemy.repository.at("small")), place, key, Policy(), project.tools)
+    with open_source(place, settings_from({})) as source:
+        report = examine_source(source, key, Policy(target="rtx-pro-6000"), Console()).report
+        assert (report.result, report.digest) == ("verified", enemy.image.digest)
+        assert examine_source(source, new_signer().public, Policy(), Console()).report.result == "refused"
+    with docker_registry(tmp_path / "second") as host:
+        clean = replace(project.tools, store=Store(tmp_path / "clean"))
+        done = promote_image(place, f"{host}/prod:stable", key, Policy(), clean)
+        there = replace(enemy, repository=Repository(registry=host, name="prod"))
+        assert (done.digest, done.moving) == (enemy.image.digest, {"stable": "moved"})
+        assert examined(there, there.repository.at("stable")).result == "verified"
+        if COSIGN is not None:
+            (tmp_path / "pub").write_text(key.pem)
+            answer = cosign("verify", "--key", str(tmp_path / "pub"), f"{host}/prod:stable")
+            assert answer.returncode == 0, answer.stderr
+
+
+def test_every_byte_of_a_layout_counts(enemy: Enemy, tmp_path: Path, project: Project) -> None:
+    place, key = tmp_path / "layout", enemy.signer.public
+    promote_image(str(enemy.repository.at("small")), f"oci:{place}", key, Policy(), project.tools)
+    files = [path for path in (place / "blobs" / "sha256").iterdir() if path.stat().st_size > 2]
+    used = {item.digest for item in (enemy.image.config, *enemy.image.layers, enemy.image.descriptor)}
+    used |= {item.digest for item in enemy.listed().values()}
+    used |= {enemy.client.manifest(enemy.repository.at(i.digest)).layers[0].digest for i in enemy.listed().values()}
+    counted = 0
+    for path in files:
+        if f"sha256:{path.name}" in used:
+            counted += 1
+            _flip(path)
+            assert _layout_result(f"oci:{place}", key) != "verified"
+            _flip(path)
+    assert counted == len(used) == 12
+    assert _layout_result(f"oci:{place}", key) == "verified"
+
+
+def _layout_result(place: str, key: PublicKey) -> str:
+    try:
+        with open_source(place, settings_from({})) as source:
+            return examine_source(source, key, Policy(), Console()).report.result
+    except RegistryError:
+        return "damaged"
 
 
 # other tools, and the command line
@@ -286,6 +337,25 @@ def test_cosign_verifies_signature_and_attestations(
     assert cosign("verify", "--key", str(tmp_path / "other"), reference).returncode != 0
     answer = cosign("verify-attestation", "--key", str(tmp_path / "other"), "--type", "cyclonedx", reference)
     assert answer.returncode != 0
+
+
+@needs_cosign
+def test_a_key_that_cosign_made_signs_what_cosign_verifies(
+    project: Project, repository: Repository, tmp_path: Path
+) -> None:
+    made = subprocess.run(
+        [str(COSIGN), "generate-key-pair"],
+        cwd=tmp_path,
+        env={**os.environ, "COSIGN_PASSWORD": "0pen"},
+        check=False,
+        capture_output=True,
+        timeout=120,
+    )
+    assert made.returncode == 0, made.stderr
+    signer = load_signer(str(tmp_path / "cosign.key"), {"COSIGN_PASSWORD": "0pen"})
+    published = publish_recipe(project.source, repository, signer, project.tools)
+    answer = cosign("verify", "--key", str(tmp_path / "cosign.pub"), f"{repository}:{published.tag}")
+    assert answer.returncode == 0, answer.stderr
 
 
 def test_the_command_line_publishes_verifies_and_promotes(

@@ -19,7 +19,7 @@ from builder.publish.promotion import promote_image
 from builder.publish.shelf import RegistryShelf
 from builder.publish.stage import publish_recipe
 from builder.registry.client import RegistryClient
-from builder.registry.reference import Reference, Repository
+from builder.registry.reference import Repository
 from builder.settings import settings_from
 from builder.store import Store
 from tests.docker.docker_registry import docker_registry
@@ -61,19 +61,19 @@ def test_an_image_goes_from_its_recipe_to_the_engine_of_a_stranger(
         assert make(project.source, project.tools, frozen=True).result == "good"
         without = replace(project.tools, connect=stopped)
         published = publish_recipe(project.source, repository, signer, without)
-        target = Reference(repository=Repository(registry=host, name="prod/stacks"))
+        target = Repository(registry=host, name="prod/stacks")
         clean = replace(without, store=Store(tmp_path / "clean"))
-        promote_image(repository.at(NAME), target, signer.public, Policy(), clean)
+        promote_image(str(repository.at(NAME)), str(target), signer.public, Policy(), clean)
         with RegistryClient(settings_from({})) as client:
-            shelf = RegistryShelf(client=client, repository=target.repository)
-            manifest = client.manifest(target.repository.at(NAME))
+            shelf = RegistryShelf(client=client, repository=target)
+            manifest = client.manifest(target.at(NAME))
             report = examine_image(shelf, NAME, manifest, signer.public, Policy(target="rtx-pro-6000")).report
         assert (report.result, report.digest) == ("verified", published.digest)
-        reference = f"{target.repository}@{report.digest}"
+        reference = f"{target}@{report.digest}"
         connection = docker.from_env()
         try:
             assert report.verdict is not None
-            pulled = connection.images.pull(str(target.repository), tag=report.digest)
+            pulled = connection.images.pull(str(target), tag=report.digest)
             assert pulled.id == report.verdict.image_id
             ended = engine.run(ContainerRun(image=reference, command=("/opt/env/bin/foo",)))
             assert ended.stdout.startswith(b"/opt/env "), ended.stderr

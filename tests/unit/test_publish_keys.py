@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
 )
+from nacl.secret import SecretBox
 
 from builder.errors import EnvbuildError, InvalidDocumentError, UsageError
 from builder.publish.envelope import PAYLOAD_TYPE, Envelope, UnprovenError, read_envelope, seal, signed_bytes
@@ -105,6 +108,49 @@ def test_a_key_that_cannot_sign_is_named_and_never_shown(
         load_signer(text, environment)
     said = f"{caught.value.message} {caught.value.remedy} {caught.value.__cause__} {caught.value!r}"
     assert "s3cret" not in said
+
+
+@pytest.fixture
+def of_cosign() -> bytes:
+    """A key of cosign, with a cheaper scrypt than its own."""
+    salt, nonce = b"s" * 32, b"n" * 24
+    der = P256.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    key = hashlib.scrypt(b"0pen", salt=salt, n=1024, r=8, p=1, dklen=32)
+    ciphertext = SecretBox(key).encrypt(der, nonce).ciphertext
+    text = {name: base64.b64encode(data).decode() for name, data in (("s", salt), ("n", nonce), ("c", ciphertext))}
+    box = {
+        "kdf": {"name": "scrypt", "params": {"N": 1024, "r": 8, "p": 1}, "salt": text["s"]},
+        "cipher": {"name": "nacl/secretbox", "nonce": text["n"]},
+        "ciphertext": text["c"],
+    }
+    kind = b"ENCRYPTED SIGSTORE PRIVATE KEY-----"
+    return b"-----BEGIN %s\n%s-----END %s\n" % (kind, base64.encodebytes(json.dumps(box).encode()), kind)
+
+
+@pytest.mark.parametrize("variable", ["ENVBUILD_KEY_PASSWORD", "COSIGN_PASSWORD"])
+def test_a_key_of_cosign_opens_with_its_password(variable: str, of_cosign: bytes) -> None:
+    signer = load_signer("env:KEY", {"KEY": of_cosign.decode(), variable: "0pen"})
+    assert KeySigner(P256).public.proves(signer.sign(b"x"), b"x")
+    with pytest.raises(InvalidDocumentError, match="env:KEY does not open with this password"):
+        load_signer("env:KEY", {"KEY": of_cosign.decode(), variable: "other"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (b"scrypt", b"argon2", "encrypted by argon2 and nacl/secretbox"),
+        (b'"N": 1024', b'"N": 9999999', "not as cosign does"),
+        (b'"N": 1024', b'"N": "x"', "no key of cosign that can be read"),
+        (b'"kdf"', b'"xyz"', "no key of cosign that can be read"),
+        (b'"ciphertext": "', b'"ciphertext": "AAAA', "does not open"),
+    ],
+)
+def test_a_key_of_cosign_that_is_damaged_is_named(of_cosign: bytes, old: bytes, new: bytes, sentence: str) -> None:
+    head, *lines, foot = of_cosign.splitlines()
+    changed = base64.encodebytes(base64.b64decode(b"".join(lines)).replace(old, new))
+    damaged = b"\n".join([head, changed.strip(), foot])
+    with pytest.raises(InvalidDocumentError, match=sentence):
+        load_signer("env:KEY", {"KEY": damaged.decode(), "COSIGN_PASSWORD": "0pen"})
 
 
 def test_a_private_key_is_not_taken_for_a_public_one() -> None:
