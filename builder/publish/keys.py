@@ -104,11 +104,10 @@ def load_signer(text: str, environment: Mapping[str, str]) -> Signer:
 
         return open_token(text, environment)
     try:
-        key = _private_key(_pem(text, environment), environment.get(PASSWORD), environment, text)
+        key = _private_key(text, environment)
     except TypeError:
-        raise InvalidDocumentError(
-            _password_complaint(text, environment.get(PASSWORD)), remedy=f"see {PASSWORD}"
-        ) from None
+        said = "not encrypted, but a password is set" if environment.get(PASSWORD) else "encrypted, no password is set"
+        raise InvalidDocumentError(f"{text} is {said}", remedy=f"see {PASSWORD}") from None
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidDocumentError(f"{text} is no private key in PEM that can be read", remedy=MAKE_A_KEY) from None
     if isinstance(key, Ed25519PrivateKey) or (
@@ -118,9 +117,10 @@ def load_signer(text: str, environment: Mapping[str, str]) -> Signer:
     raise InvalidDocumentError(f"{text} is a key of another kind than ECDSA P-256 or Ed25519", remedy=MAKE_A_KEY)
 
 
-def _private_key(pem: bytes, password: str | None, environment: Mapping[str, str], name: str) -> PrivateKeyTypes:
+def _private_key(text: str, environment: Mapping[str, str]) -> PrivateKeyTypes:
+    pem, password = _pem(text, environment), environment.get(PASSWORD)
     if is_cosign_key(pem):
-        opened = open_cosign_key(pem, password or environment.get("COSIGN_PASSWORD"), name)
+        opened = open_cosign_key(pem, password or environment.get("COSIGN_PASSWORD"), text)
         return serialization.load_der_private_key(opened, None)
     return serialization.load_pem_private_key(pem, password.encode() if password else None)
 
@@ -151,7 +151,3 @@ def _pem(text: str, environment: Mapping[str, str]) -> bytes:
         return Path(text).read_bytes()
     except OSError as error:
         raise UsageError(f"the key {text} cannot be read: {error.strerror}", remedy="give the path of a key") from None
-
-
-def _password_complaint(text: str, password: str | None) -> str:
-    return f"{text} is not encrypted, but a password is set" if password else f"{text} is encrypted, no password is set"
