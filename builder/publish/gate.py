@@ -61,8 +61,9 @@ def proven_image(source: RecipeFile, store: Store) -> ProvenImage:
     verdict = read_verdict(workspace_of(source).verdict)
     if verdict is None:
         raise NotVerifiedError(f"{source.path} was never proven", remedy=_make(source))
+    remedy = f"see each check: envbuild status {source.path}" if verdict.result == "bad" else _make(source)
     for reason in _reasons(source, lock, verdict):
-        raise NotVerifiedError(f"{source.path} is not published: {reason}", remedy=_make(source))
+        raise NotVerifiedError(f"{source.path} is not published: {reason}", remedy=remedy)
     plan = find_plan(source, lock, store)
     image = find_image(plan, store) if plan is not None else None
     if plan is None or image is None:
