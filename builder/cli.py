@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from builder.commands import diagnosis, insight, keep, project, road
+from builder.commands import diagnosis, insight, keep, project, publish, road
 from builder.commands.state import State
 from builder.errors import BuildFailedError, EnvbuildError, ExitCode, UsageError
 
@@ -24,6 +24,9 @@ COMMANDS = (
     road.render,
     road.build,
     road.smoke,
+    publish.publish,
+    publish.verify,
+    publish.promote,
     keep.export,
     keep.shell,
     keep.gc,

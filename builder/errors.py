@@ -62,6 +62,13 @@ class EngineError(EnvbuildError):
     exit_code = 9
 
 
+class NotVerifiedError(EnvbuildError):
+    """An image is not proven good, or its proof does not hold: it is neither published nor promoted."""
+
+    exit_code = 10
+    default_remedy = "prove the image: envbuild make RECIPE"
+
+
 class RegistryError(EnvbuildError):
     """The registry refused or could not be reached."""
 

@@ -23,6 +23,7 @@ class Settings:
     `index_mirrors` are the addresses to take instead of those of a recipe's indexes, by `mirror_setting`.
     `docker_config` is the folder of Docker's config.json, `insecure_registries` are `host[:port]` that are spoken to
     without encryption, `share` is the `host/repository` where machines share wheels and layers, filled if `share_push`.
+    `signing_key` names the key that signs what is published: a file, a variable or a token, never the key itself.
     """
 
     store: Path
@@ -35,6 +36,7 @@ class Settings:
     insecure_registries: tuple[str, ...] = ()
     share: str | None = None
     share_push: bool = False
+    signing_key: str | None = None
     index_mirrors: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
 
@@ -60,6 +62,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
         insecure_registries=tuple((get("ENVBUILD_INSECURE_REGISTRIES") or "").replace(",", " ").split()),
         share=get("ENVBUILD_SHARE"),
         share_push=get("ENVBUILD_SHARE_PUSH") == "1",
+        signing_key=get("ENVBUILD_SIGNING_KEY"),
     )
 
 

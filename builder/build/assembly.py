@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.build.bytecode import byte_code_key
@@ -10,7 +10,7 @@ from builder.build.environment import image_environment, image_labels
 from builder.build.image import ImageSettings, Layer, assemble, load_image
 from builder.build.layerplan import plan_layers
 from builder.build.layers import LAYOUT, base_layer_key, find_base_layer, find_layers, layer_key, make_layers
-from builder.build.tarlayer import COMPRESSOR
+from builder.build.tarlayer import COMPRESSOR, Blob
 from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
 from builder.document import key_of
@@ -151,7 +151,27 @@ def build_image(
 
 
 def find_image(plan: ImagePlan, store: Store) -> Image | None:
-    """Return the image of a plan if all its layers are in the store; nothing is made."""
+    """Return the image of a plan if all its layers are in the store; nothing is made.
+
+    Wheels are laid out to know the layers of a plan, which takes seconds, so the layers are remembered by its key.
+    """
+    kept = store.result("assembled", plan.key)
+    layers = _layers_in(kept, store) if kept is not None else None
+    if layers is None:
+        layers = _find_layers(plan, store)
+        if layers is None:
+            return None
+        store.keep_result("assembled", plan.key, {"layers": [asdict(layer) for layer in layers]})
+    return assemble(layers, plan.settings)
+
+
+def _layers_in(record: Mapping[str, Any], store: Store) -> tuple[Layer, ...] | None:
+    layers = tuple(Layer(**{**plain, "blob": Blob(**plain["blob"])}) for plain in record["layers"])
+    there = all(store.has(layer.blob.digest.removeprefix("sha256:")) for layer in layers)
+    return layers if there else None
+
+
+def _find_layers(plan: ImagePlan, store: Store) -> tuple[Layer, ...] | None:
     rootfs = store.result("base", plan.base_key)
     base = find_base_layer(rootfs["sha256"], store) if rootfs else None
     plans = plan_layers(_layouts(plan, store))
@@ -159,7 +179,7 @@ def find_image(plan: ImagePlan, store: Store) -> Image | None:
     done = [Layer(title=item.title, blob=blob) for item, blob in zip(plans, blobs, strict=True) if blob is not None]
     if base is None or len(done) < len(blobs):
         return None
-    return assemble((Layer(title="base", blob=base), *done), plan.settings)
+    return Layer(title="base", blob=base), *done
 
 
 def _layouts(plan: ImagePlan, store: Store) -> tuple[WheelLayout, ...]:

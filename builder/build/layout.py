@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from builder.build.image import MANIFEST_TYPE, tar_bytes, tar_file
 from builder.build.published import image_payloads
@@ -19,7 +19,7 @@ from builder.registry.content import OCI_INDEX, Descriptor, Manifest, Payload
 from builder.registry.faults import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from builder.build.image import Image
     from builder.store import Store
@@ -36,7 +36,15 @@ def write_layout(image: Image, target: Path, *, store: Store, name: str | None =
     `name` is what the index calls the image, as a tag. A reader sees the whole layout or none. Raises UsageError if the
     folder is there already.
     """
-    members = _members(image, store, name)
+    put_layout([_entry(image, name)], [Payload.of(image.manifest), *image_payloads(image, store)], target)
+
+
+def put_layout(entries: Iterable[Descriptor], payloads: Iterable[Payload], target: Path) -> None:
+    """Write what an index lists and all that it needs as a layout, as `write_layout` does."""
+    blobs = {payload.digest: payload for payload in payloads}
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry.to_plain() for entry in entries]}
+    top = [(MARKER, Payload.of(VERSION)), (INDEX, Payload.of(canonical_json(index)))]
+    members = [*top, *((blob_name(digest), blobs[digest]) for digest in sorted(blobs))]
     if target.suffix == ".tar":
         _write_tar(members, target)
     else:
@@ -48,7 +56,7 @@ def read_layout_image(path: Path, store: Store, *, name: str | None = None) -> I
 
     `name` chooses one of several. Raises InvalidDocumentError if this is no layout, or a blob is damaged.
     """
-    with _opened(path) as layout:
+    with opened_layout(path) as layout:
         described = _chosen(layout, name)
         _take(layout, described, store)
         data = store.path(described.sha256).read_bytes()
@@ -58,21 +66,15 @@ def read_layout_image(path: Path, store: Store, *, name: str | None = None) -> I
     return stored_image(manifest, store)
 
 
-def _members(image: Image, store: Store, name: str | None) -> list[tuple[str, Payload]]:
-    blobs = {payload.digest: payload for payload in (Payload.of(image.manifest), *image_payloads(image, store))}
-    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [_entry(image, name)]}
-    top = [(MARKER, Payload.of(VERSION)), (INDEX, Payload.of(canonical_json(index)))]
-    return [*top, *((_blob_name(digest), blobs[digest]) for digest in sorted(blobs))]
-
-
-def _entry(image: Image, name: str | None) -> dict[str, Any]:
+def _entry(image: Image, name: str | None) -> Descriptor:
     annotations = {NAME: name} if name else {}
     return Descriptor(
         media_type=MANIFEST_TYPE, digest=image.manifest_digest, size=len(image.manifest), annotations=annotations
-    ).to_plain()
+    )
 
 
-def _blob_name(digest: str) -> str:
+def blob_name(digest: str) -> str:
+    """Return where a layout has a blob."""
     return f"blobs/sha256/{digest.removeprefix('sha256:')}"
 
 
@@ -105,7 +107,7 @@ def _unfinished(target: Path) -> Iterator[Path]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Layout:
+class Layout:
     """A layout that is read: `find` opens a file of it or raises KeyError or FileNotFoundError."""
 
     place: Path
@@ -121,24 +123,29 @@ class _Layout:
             f"{self.place} holds no {name}", remedy="give the folder or the tar file of an OCI image layout"
         )
 
+    def index(self) -> Manifest:
+        """Return what the layout lists; raises InvalidDocumentError if it is none."""
+        with self.open(MARKER), self.open(INDEX) as file:
+            return Manifest(media_type=OCI_INDEX, data=file.read(), source=str(self.place))
+
 
 @contextlib.contextmanager
-def _opened(place: Path) -> Iterator[_Layout]:
+def opened_layout(place: Path) -> Iterator[Layout]:
+    """Open a layout, a folder or a tar file; raises InvalidDocumentError if it is neither."""
     if place.is_dir():
-        yield _Layout(place=place, find=lambda name: (place / name).open("rb"))
+        yield Layout(place=place, find=lambda name: (place / name).open("rb"))
         return
     try:
         archive = tarfile.open(place)  # noqa: SIM115 - closed below
     except (OSError, tarfile.TarError) as error:
         raise InvalidDocumentError(f"{place} is no folder and no tar file: {error}") from error
     with archive:
-        yield _Layout(place=place, find=archive.extractfile)
+        yield Layout(place=place, find=archive.extractfile)
 
 
-def _chosen(layout: _Layout, name: str | None) -> Descriptor:
+def _chosen(layout: Layout, name: str | None) -> Descriptor:
     """Return the manifest that the index calls `name`, or the only one."""
-    with layout.open(MARKER), layout.open(INDEX) as file:
-        index = Manifest(media_type=OCI_INDEX, data=file.read(), source=str(layout.place))
+    index = layout.index()
     try:
         found = [item for item in index.manifests if name in {None, item.annotations.get(NAME)}]
     except DamagedError as error:
@@ -158,11 +165,11 @@ def _blobs(manifest: Manifest) -> tuple[Descriptor, ...]:
         raise InvalidDocumentError(error.message) from error
 
 
-def _take(layout: _Layout, blob: Descriptor, store: Store) -> None:
+def _take(layout: Layout, blob: Descriptor, store: Store) -> None:
     """Bring a blob of the layout into the store."""
     if store.has(blob.sha256):
         return
-    with store.scratch() as scratch, layout.open(_blob_name(blob.digest)) as source:
+    with store.scratch() as scratch, layout.open(blob_name(blob.digest)) as source:
         with (scratch / "blob").open("wb") as out:
             shutil.copyfileobj(source, out, CHUNK)
         try:

@@ -70,7 +70,7 @@ def gather_materials(source: RecipeFile, locked: Lock, tools: Tools) -> Material
 
 
 def _gather(source: RecipeFile, locked: Lock, tools: Tools) -> Materials:
-    jobs = _jobs(source, locked, tools.store)
+    jobs = wheel_jobs(source, locked, tools.store)
     built = _compile(jobs, source, locked, tools)
     rootfs = _rootfs(locked, tools)
     _fetch(source, locked, tools)
@@ -87,7 +87,7 @@ def build_recipe(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
 
 
 def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
-    jobs = _jobs(source, locked, tools.store)
+    jobs = wheel_jobs(source, locked, tools.store)
     needs = (toolchain_of(source, locked), base_key(locked.file.debian), *(job.key for job in jobs))
     note_use(locked.digest, needs, tools.store, more=True)
     built = _compile(jobs, source, locked, tools)
@@ -120,7 +120,7 @@ def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -
 
 def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | None:
     """Return the plan of an image whose wheels are all in the store, else None; nothing is fetched or compiled."""
-    built = [built_wheel(job, store) for job in _jobs(source, locked, store)]
+    built = [built_wheel(job, store) for job in wheel_jobs(source, locked, store)]
     done = tuple(wheel for wheel in built if wheel is not None)
     if len(done) < len(built) or not all(store.has(wheel.sha256) for wheel in locked.wheels):
         return None
@@ -154,7 +154,8 @@ def _base(locked: Lock, tools: Tools) -> Layer:
     return layer
 
 
-def _jobs(source: RecipeFile, locked: Lock, store: Store) -> tuple[WheelJob, ...]:
+def wheel_jobs(source: RecipeFile, locked: Lock, store: Store) -> tuple[WheelJob, ...]:
+    """Return the compile jobs of a locked recipe; reads the source folders beside it."""
     return plan_wheels(source, locked, toolchain_of(source, locked), store.path)
 
 

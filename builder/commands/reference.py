@@ -33,6 +33,7 @@ Text for people goes to standard error, data to standard output; with `--json` t
 | 7 | a build failed |
 | 8 | the verdict is bad |
 | 9 | the engine or the machine cannot be used |
+| 10 | not proven, or the proof does not hold: not published, not promoted, not verified |
 | 11 | the registry refused or could not be reached |
 | 12 | unverified: a required check could not run |
 | 130 | interrupted |

@@ -9,9 +9,10 @@ from urllib.parse import urljoin
 
 from builder.download import DEFAULT_PATIENCE
 from builder.errors import RegistryError
-from builder.registry.content import MANIFEST_TYPES, Descriptor, Manifest, digest_of, is_digest
+from builder.registry.content import MANIFEST_TYPES, Descriptor, Manifest, Payload, digest_of, is_digest
 from builder.registry.download import download_blob
 from builder.registry.faults import DamagedError
+from builder.registry.proof import BlobReader
 from builder.registry.transport import Request, Transport
 from builder.registry.upload import Upload
 from builder.registry.watch import Watch
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from builder.download import Patience
     from builder.registry.connection import Answer
-    from builder.registry.content import Payload
     from builder.registry.reference import Reference, Repository
     from builder.settings import Settings
     from builder.store import Store
@@ -137,9 +137,24 @@ class RegistryClient:
         """
         return Upload(self._transport, repository, payload, watch or Watch()).run(sources)
 
+    def mount_blob(self, repository: Repository, blob: Descriptor, sources: Sequence[Repository]) -> bool:
+        """Say whether a repository has a blob, or has it now from one of `sources` of the same registry."""
+        absent = Payload(digest=blob.digest, size=blob.size, source=b"")
+        return Upload(self._transport, repository, absent, Watch()).is_spared(sources)
+
     def fetch_blob(self, repository: Repository, blob: Descriptor, store: Store, *, watch: Watch | None = None) -> Path:
         """Bring a blob into the store and return where it is; what an interrupted download left is continued."""
         return download_blob(self._transport, repository, blob, store, watch or Watch())
+
+    def read_blob(self, repository: Repository, blob: Descriptor) -> bytes:
+        """Return a small blob, its digest proven; nothing is kept."""
+        pieces: list[bytes] = []
+        BlobReader(self._transport, repository, blob, Watch(), pieces.append).run()
+        return b"".join(pieces)
+
+    def prove_blob(self, repository: Repository, blob: Descriptor, *, watch: Watch | None = None) -> None:
+        """Read every byte of a blob and prove its digest; nothing is kept."""
+        BlobReader(self._transport, repository, blob, watch or Watch()).run()
 
     def tags(self, repository: Repository) -> tuple[str, ...]:
         """Return all tags of a repository, none if the registry does not know it."""

@@ -102,7 +102,7 @@ class Manifest:
         """The manifest as JSON; raises DamagedError if it is none."""
         try:
             value = json.loads(self.data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DamagedError(f"the manifest {self.source} is not JSON") from error
         if not isinstance(value, dict):
             raise DamagedError(f"the manifest {self.source} is no JSON object")

@@ -57,11 +57,11 @@ def _continue(transport: Transport, request: Request, blob: Descriptor, part: Pa
     if offset > blob.size:
         part.unlink()
         offset = 0
-    with transport.exchange(_from(request, offset)) as answer:
+    with transport.exchange(ranged(request, offset)) as answer:
         if answer.status == 416:
             part.unlink(missing_ok=True)
             raise TransientError("the registry cannot continue the blob")
-        start = _start_of(answer)
+        start = start_of(answer)
         if start not in {0, offset}:
             raise TransientError(f"the registry continued at byte {start} instead of {offset}")
         _write(answer, part, start, blob.size, watch)
@@ -84,7 +84,8 @@ def _write(answer: Answer, part: Path, start: int, size: int, watch: Watch) -> N
         raise TransientError(f"{position} of {size} bytes came")
 
 
-def _from(request: Request, offset: int) -> Request:
+def ranged(request: Request, offset: int) -> Request:
+    """Return the same request for the bytes from `offset` on."""
     if not offset:
         return request
     return Request(
@@ -96,7 +97,8 @@ def _from(request: Request, offset: int) -> Request:
     )
 
 
-def _start_of(answer: Answer) -> int:
+def start_of(answer: Answer) -> int:
+    """Return the position of the first byte of an answer, -1 if it does not say it."""
     if answer.status != 206:
         return 0
     found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))

@@ -13,6 +13,7 @@ from builder.registry.content import (
     OCI_INDEX,
     OCI_MANIFEST,
     Descriptor,
+    Manifest,
     Payload,
     descriptor_from,
     digest_of,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from builder.registry.client import RegistryClient
-    from builder.registry.content import Manifest
     from builder.registry.reference import Repository
 
 ATTEMPTS = 20  # rounds of publishers that overwrite each other's index
@@ -74,18 +74,21 @@ def list_referrers(
 def attach(client: RegistryClient, repository: Repository, subject: Descriptor, attachment: Attachment) -> Descriptor:
     """Attach something to a manifest of the repository and return its descriptor; the same again changes nothing."""
     data = attachment.manifest(subject)
-    described = Descriptor(
-        media_type=OCI_MANIFEST,
-        digest=digest_of(data),
-        size=len(data),
-        artifact_type=attachment.artifact_type,
-        annotations=attachment.annotations,
-    )
     payloads = (Payload.of(EMPTY), *(file for _, file in attachment.files))
-    pushed = push(client, repository.at(described.digest), data, OCI_MANIFEST, payloads)
+    return attach_manifest(client, repository, Manifest(media_type=OCI_MANIFEST, data=data, source="new"), payloads)
+
+
+def attach_manifest(
+    client: RegistryClient, repository: Repository, manifest: Manifest, payloads: tuple[Payload, ...]
+) -> Descriptor:
+    """Attach a manifest to the subject that it names, as it is; `payloads` are its config and its files."""
+    described, subject = _attached(manifest), _subject(manifest)
+    if subject is None:
+        raise RegistryError(f"{manifest.source} names no subject, so it cannot be attached to one")
+    pushed = push(client, repository.at(described.digest), manifest.data, manifest.media_type, payloads)
     if not pushed.subject_known:
-        _announce(client, repository, subject, data, payloads)
-        _complete_index(client, repository, subject.digest)
+        _announce(client, repository, subject, manifest, payloads)
+        _complete_index(client, repository, subject)
     return described
 
 
@@ -100,11 +103,12 @@ def _indexed(client: RegistryClient, reference: Reference) -> tuple[Descriptor, 
 
 
 def _announce(
-    client: RegistryClient, repository: Repository, subject: Descriptor, data: bytes, payloads: tuple[Payload, ...]
+    client: RegistryClient, repository: Repository, subject: str, manifest: Manifest, payloads: tuple[Payload, ...]
 ) -> None:
     """Give an attached manifest a tag of its own, which no other publisher can overwrite."""
-    tag = f"{_announcing(subject.digest)}{digest_of(data).removeprefix('sha256:')[:_MARK]}"
-    client.put_manifest(Reference(repository=repository, tag=tag), data, OCI_MANIFEST, payloads=payloads)
+    tag = f"{_announcing(subject)}{manifest.digest.removeprefix('sha256:')[:_MARK]}"
+    reference = Reference(repository=repository, tag=tag)
+    client.put_manifest(reference, manifest.data, manifest.media_type, payloads=payloads)
 
 
 def _announcing(digest: str) -> str:

@@ -80,6 +80,23 @@ def fetch(
     _in_parallel(take, sizes, client.patience.parallel, on_progress)
 
 
+def prove(
+    client: RegistryClient,
+    repository: Repository,
+    blobs: Iterable[Descriptor],
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> None:
+    """Read every byte of blobs, several at a time, and prove their digests; nothing is kept. Raises RegistryError."""
+    wanted = {blob.digest: blob for blob in blobs}
+    sizes = {digest: blob.size for digest, blob in wanted.items()}
+
+    def look(digest: str, watch: Watch) -> None:
+        client.prove_blob(repository, wanted[digest], watch=watch)
+
+    _in_parallel(look, sizes, client.patience.parallel, on_progress)
+
+
 def _in_parallel(
     work: Callable[[str, Watch], T],
     sizes: dict[str, int],

@@ -50,7 +50,7 @@ class Upload:
 
         Raises RegistryError; then the repository holds no part of the blob under its digest.
         """
-        if self._is_there() or any(self._is_mounted(source) for source in sources):
+        if self.is_spared(sources):
             self._watch.at(self._payload.size)
             return 0
         self._transport.persist(self._transfer, self._request("PUT", ""), self._watch)
@@ -62,6 +62,10 @@ class Upload:
             )
         self._watch.at(self._payload.size)
         return self._payload.size
+
+    def is_spared(self, sources: Sequence[Repository]) -> bool:
+        """Say whether the blob is in the repository, or is now since it could be mounted from one of `sources`."""
+        return self._is_there() or any(self._is_mounted(source) for source in sources)
 
     def _is_there(self) -> bool:
         path = f"blobs/{self._payload.digest}"

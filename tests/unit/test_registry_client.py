@@ -564,3 +564,28 @@ def test_a_registry_that_is_not_there_is_named(tmp_path: Path) -> None:
         pytest.raises(RegistryError, match=r"127\.0\.0\.1:9 did not name the manifest .* refused"),
     ):
         client.find(parse_reference("127.0.0.1:9/a:1"))
+
+
+def test_a_blob_is_proven_to_its_last_byte_and_none_is_kept(
+    registry: FakeRegistry, client: RegistryClient, repository: Repository
+) -> None:
+    data = bytes(range(256)) * 4096
+    blob = Descriptor(media_type="a/b", digest=registry.add_blob("team/stack", data), size=len(data))
+    client.prove_blob(repository, blob)
+    assert client.read_blob(repository, blob) == data
+    registry.blobs["team/stack"][blob.digest] = data[:-1] + b"x"
+    with pytest.raises(DamagedError, match=f"sent other bytes than {blob.digest} of team/stack"):
+        client.prove_blob(repository, blob)
+    registry.blobs["team/stack"][blob.digest] = data + b"x"
+    with pytest.raises(DamagedError, match=f"sent more than the {len(data)} bytes"):
+        client.prove_blob(repository, blob)
+
+
+def test_a_proof_goes_on_where_the_connection_broke(
+    registry: FakeRegistry, client: RegistryClient, repository: Repository
+) -> None:
+    data = bytes(range(256)) * 4096
+    blob = Descriptor(media_type="a/b", digest=registry.add_blob("team/stack", data), size=len(data))
+    registry.faults.append(Fault(method="GET", path="/blobs/", how="cut answer", count=300_000))
+    client.prove_blob(repository, blob)
+    assert len(registry.asked("GET .*/blobs/sha256")) == 2

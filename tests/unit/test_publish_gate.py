@@ -1,0 +1,175 @@
+"""What is published: only what is proven, as it was proven; and what it is called."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from builder.cli import run
+from builder.errors import NotVerifiedError
+from builder.publish.gate import proven_image
+from builder.publish.naming import fixed_tag, moving_tags
+from builder.recipe.source import parse_recipe
+from builder.recipe.workspace import workspace_of
+from builder.registry.reference import Repository
+from builder.verify.verdict import Check
+from tests.fake_registry import FakeRegistry, running
+from tests.publication import image_of, new_signer, prove, proven_project, put_image
+from tests.workshop import RECIPE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.workshop import Project
+
+FAILED = Check(name="static.installed", level="static", outcome="failed", summary="a file is missing")
+SKIPPED = Check(name="static", level="static", outcome="skipped", summary="no engine")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return proven_project(tmp_path)
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with running(FakeRegistry()) as server:
+        yield server
+
+
+def rewrite(project: Project, old: str, new: str) -> None:
+    text = project.source.path.read_text(encoding="utf-8")
+    assert old in text
+    project.source.path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def relock(project: Project) -> None:
+    project.lock_with(project.wheels[:1])
+
+
+REFUSALS: dict[str, tuple[Callable[[Project], object], str]] = {
+    "never proven": (lambda project: workspace_of(project.source).verdict.unlink(), "was never proven"),
+    "bad": (lambda project: prove(project, result="bad", checks=(FAILED,)), "its verdict is bad"),
+    "unverified": (lambda project: prove(project, result="unverified", checks=(SKIPPED,)), "its verdict is unverified"),
+    "another recipe's": (lambda project: prove(project, recipe="other"), "its verdict is on other"),
+    "a changed lock": (relock, "its lock has changed since it was proven"),
+    "a stale lock": (lambda project: rewrite(project, 'foo: "1.0"', 'foo: "1.1"'), "the lock in .* is stale"),
+    "changed checks": (lambda project: prove(project, suite_digest="0" * 64), "the checks have changed"),
+    "a check that is required since": (
+        lambda project: rewrite(project, "require: [static]", "require: [static, cpu-decode]"),
+        "it requires cpu-decode since it was proven",
+    ),
+    "a waiver that is gone": (lambda project: prove(project, waived={"R05": "because"}), "does not waive R05 any more"),
+    "an image made otherwise": (lambda project: put_image(project, b"2"), "the verdict is on sha256:"),
+    "another target": (lambda project: rewrite(project, "rtx-pro-6000", "h200"), "that was proven is not on this"),
+    "a verdict on another image": (
+        lambda project: prove(project, image_id=f"sha256:{'1' * 64}"),
+        "the image is sha256:",
+    ),
+    "no image": (
+        lambda project: project.store.drop(image_of(project).layers[1].blob.digest.removeprefix("sha256:")),
+        "that was proven is not on this machine",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_nothing_is_published_that_is_not_proven(
+    name: str,
+    project: Project,
+    registry: FakeRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    change, sentence = REFUSALS[name]
+    assert proven_image(project.source, project.store).digest == image_of(project).manifest_digest
+    change(project)
+    with pytest.raises(NotVerifiedError, match=sentence):
+        proven_image(project.source, project.store)
+    monkeypatch.setenv("ENVBUILD_STORE", str(project.store.root))
+    monkeypatch.setenv("KEY", new_signer_pem())
+    place = str(Repository(registry=registry.host, name="a/b"))
+    for more in ([], ["--move-back"]):
+        assert run(["publish", str(project.source.path), "--to", place, "--key", "env:KEY", "--json", *more]) == 10
+        assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 10
+    assert registry.log == []
+
+
+def new_signer_pem() -> str:
+    return new_signer().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def test_the_tags_say_what_is_in_the_image(project: Project) -> None:
+    image = proven_image(project.source, project.store)
+    lock, digest = image.lock.digest[:12], image.digest.removeprefix("sha256:")[:8]
+    assert fixed_tag(image) == f"small-sm120-{lock}-{digest}"
+    assert moving_tags(image) == (f"small-sm120-{lock}", "small-sm120", "small")
+
+
+def test_the_stack_is_a_part_of_the_tag_with_commits_short_and_local_versions_left_out(tmp_path: Path) -> None:
+    project = proven_project(tmp_path)
+    image = proven_image(project.source, project.store)
+    text = RECIPE.format(name="glm5", python="3.11", suite="trixie").replace(
+        'foo: "1.0"',
+        f'torch: "2.9.1+cu130", sglang: {{git: "https://x/y", commit: "0123abcd{"0" * 32}"}}',
+    )
+    text += 'cuda: "13.1"\nserve: {engine: sglang}\n'
+    recipe, complaints = parse_recipe(text)
+    assert recipe is not None, complaints
+    named = replace(image, recipe=recipe)
+    assert moving_tags(named)[1] == "glm5-sm120-cu131-torch2.9.1-sglang0123abcd"
+    assert moving_tags(named)[0] == f"glm5-sm120-cu131-torch2.9.1-sglang0123abcd-{image.lock.digest[:12]}"
+
+
+def test_a_long_name_leaves_room_for_lock_and_image(tmp_path: Path) -> None:
+    project = proven_project(tmp_path, name="a" * 80)
+    image = proven_image(project.source, project.store)
+    long = replace(image, recipe=image.recipe.model_copy(update={"name": "b-" * 60}))
+    assert len(fixed_tag(long)) <= 128
+    assert fixed_tag(long).endswith(f"-{image.lock.digest[:12]}-{image.digest[7:15]}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["publish", "r.yaml", "--to", "a/b"], "which key signs?"),
+        (["verify", "reg.example/a:1"], "--key"),
+        (["verify", "reg.example/a:1", "--key", "env:PUB", "--level", "nice"], "'nice' is none"),
+        (["verify", "reg.example/a:1", "--key", "env:PUB", "--target", "rtx"], "no GPU 'rtx' is known"),
+        (["verify", "reg.example/a:1", "--key", "env:PUB", "--max-age", "soon"], "'soon' is no age"),
+        (["promote", "reg.example/a:1", f"reg.example/b@sha256:{'1' * 64}", "--key", "env:PUB"], "names a digest"),
+    ],
+)
+def test_a_wrong_line_is_refused_with_a_sentence(
+    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ENVBUILD_SIGNING_KEY", raising=False)
+    monkeypatch.setenv("PUB", new_signer().public.pem)
+    assert run(arguments) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("version: 2", "version"),
+        ("version: 1\nlevel: [static]", "level"),
+        ("version: 1\nmax-age: soon", "'soon' is no age"),
+        ("version: [", "while parsing|expected"),
+        ("version: 1\nlevels: [nice]", "levels"),
+    ],
+)
+def test_a_policy_is_read_strictly(
+    text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "policy.yaml").write_text(text)
+    monkeypatch.setenv("PUB", new_signer().public.pem)
+    line = ["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(tmp_path / "policy.yaml")]
+    assert run(line) == 3
+    assert re.search(sentence, capsys.readouterr().err)
