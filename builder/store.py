@@ -217,6 +217,10 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("wb")
 
+    def unfinished(self, key: str) -> Path:
+        """Return the folder where a job with this key goes on after an interruption; `forget_unfinished` ends it."""
+        return self.root / "builds" / key
+
     def _sweep(self) -> None:
         for path in (self.root / "tmp").iterdir():
             owner = path.name.split("-", 1)[0]

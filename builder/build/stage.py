@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from builder.build.assembly import build_image, built_image, plan_image
 from builder.build.base import base_key, bootstrap_base, debs_folder, find_base
+from builder.build.compiling import Workshop, build_wheel
+from builder.build.effort import effort_on, free_memory
 from builder.build.layers import load_base, make_base_layer
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
 from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_key, toolchain_tag
 from builder.build.uses import note_use, remember_workspace
-from builder.build.wheels import SHARED, build_wheel, built_wheel, plan_wheels
+from builder.build.wheels import SHARED, built_wheel, plan_wheels
 from builder.errors import StaleLockError
 from builder.lock.debian import fetch_debs
 from builder.lock.sources import restore_source
@@ -191,9 +193,16 @@ def _find_wheel(job: WheelJob, tools: Tools) -> BuiltWheel | None:
 
 def _compile_one(job: WheelJob, toolchain: str, tools: Tools) -> BuiltWheel:
     with tools.console.step(f"compile {job.name} for {job.archs}") as step:
-        wheel = build_wheel(
-            job, toolchain=toolchain, engine=tools.engine, store=tools.store, on_line=show_lines(step, tools.console)
+        facts = tools.engine.facts()
+        shop = Workshop(
+            toolchain=toolchain,
+            engine=tools.engine,
+            effort=effort_on(facts, tools.settings, free=free_memory(facts.memory)),
+            store=tools.store,
+            on_line=show_lines(step, tools.console),
+            say=tools.console.warn,
         )
+        wheel = build_wheel(job, shop)
         step.end(wheel.filename)
     return wheel
 
