@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.recipe.packages import known_package
-
 if TYPE_CHECKING:
     from builder.engine import EngineFacts
     from builder.settings import Settings
-    from builder.store import Store
 
-UNKNOWN_UNIT = 2 << 30  # a C++ file with many templates; nvcc's are in the packages' own data
 LEAST = 1 << 30
 KEPT_FREE = 1 << 30  # and a tenth of all, for what else runs
 LOW_SHARES = 64  # of the engine's 1024: a sixteenth of a core against one other program, all of it against none
-MEASURES = "measures"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,16 +49,6 @@ def free_memory(everything: int) -> int | None:
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
     total, available = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     return available if abs(total - everything) < everything // 20 else None
-
-
-def unit_memory(name: str, store: Store) -> int:
-    """Return the bytes that one file under compilation takes: the most ever seen, else what is known, else a guess."""
-    seen = [
-        int(value["unit_memory"])
-        for kind, key in store.results()
-        if kind == MEASURES and (value := store.result(kind, key)) is not None and value["name"] == name
-    ]
-    return max(seen, default=0) or known_package(name).memory_per_job or UNKNOWN_UNIT
 
 
 def compile_user() -> tuple[int, int]:

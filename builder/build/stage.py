@@ -6,19 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.build.assembly import build_image, built_image, plan_image
-from builder.build.base import base_key, bootstrap_base, debs_folder, find_base
-from builder.build.compiling import Workshop, build_wheel
-from builder.build.effort import effort_on, free_memory
-from builder.build.layers import load_base, make_base_layer
+from builder.build.base import base_key
+from builder.build.foundation import base_of, rootfs_of, toolchain_of
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
-from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_key, toolchain_tag
 from builder.build.uses import note_use, remember_workspace
-from builder.build.wheels import SHARED, built_wheel, plan_wheels
+from builder.build.wheels import built_wheel
+from builder.build.wheelstage import make_wheels, wheel_jobs
 from builder.errors import StaleLockError
-from builder.lock.debian import fetch_debs
-from builder.lock.sources import restore_source
 from builder.lock.wheels import fetch_wheels
-from builder.lock.wish import wishes_of
 from builder.recipe.workspace import workspace_of
 from builder.store import mended
 from builder.tools import show_lines, show_progress
@@ -26,7 +21,6 @@ from builder.tools import show_lines, show_progress
 if TYPE_CHECKING:
     from builder.build.assembly import BuiltImage, ImagePlan
     from builder.build.base import RootFilesystem
-    from builder.build.image import Layer
     from builder.build.wheels import BuiltWheel, WheelJob
     from builder.console import Console
     from builder.lock.model import Lock
@@ -73,8 +67,8 @@ def gather_materials(source: RecipeFile, locked: Lock, tools: Tools) -> Material
 
 def _gather(source: RecipeFile, locked: Lock, tools: Tools) -> Materials:
     jobs = wheel_jobs(source, locked, tools.store)
-    built = _compile(jobs, source, locked, tools)
-    rootfs = _rootfs(locked, tools)
+    built = tuple(made.wheel for made in make_wheels(jobs, source, locked, tools))
+    rootfs = rootfs_of(locked, tools)
     _fetch(source, locked, tools)
     return Materials(rootfs=rootfs, built=built, jobs=jobs)
 
@@ -92,7 +86,7 @@ def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
     jobs = wheel_jobs(source, locked, tools.store)
     needs = (toolchain_of(source, locked), base_key(locked.file.debian), *(job.key for job in jobs))
     note_use(locked.digest, needs, tools.store, more=True)
-    built = _compile(jobs, source, locked, tools)
+    built = tuple(made.wheel for made in make_wheels(jobs, source, locked, tools))
     plan = plan_image(source.recipe, locked, base_key(locked.file.debian), built, tools.store)
     with tools.store.exclusive(f"image-{plan.key}"):
         image = built_image(plan, tools.engine, tools.store)
@@ -105,7 +99,7 @@ def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
 
 
 def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
-    base = _base(locked, tools)
+    base = base_of(locked, tools)
     _fetch(source, locked, tools)
     with tools.console.step(f"assemble {plan.reference}") as step:
         image = build_image(
@@ -137,93 +131,3 @@ def _fetch(source: RecipeFile, locked: Lock, tools: Tools) -> None:
     with tools.console.step(f"fetch {len(missing)} of {len(locked.wheels)} wheels") as step:
         indexes = source.recipe.indexes
         fetch_wheels(missing, tools.store, tools.settings, show_progress(step), indexes=indexes)
-
-
-def _rootfs(locked: Lock, tools: Tools) -> RootFilesystem:
-    debian = locked.file.debian
-    made = find_base(debian, tools.store)
-    if made is not None:
-        tools.console.current(f"base Debian {debian.suite}")
-        return made
-    with tools.console.step(f"bootstrap Debian {debian.suite} from {len(debian.base)} packages") as step:
-        fetch_debs(debian.base, tools.store, tools.settings, show_progress(step))
-        return bootstrap_base(debian, tools.store, step.detail)
-
-
-def _base(locked: Lock, tools: Tools) -> Layer:
-    layer = make_base_layer(_rootfs(locked, tools).sha256, store=tools.store)
-    load_base(layer, epoch=locked.epoch, engine=tools.engine, store=tools.store)
-    return layer
-
-
-def wheel_jobs(source: RecipeFile, locked: Lock, store: Store) -> tuple[WheelJob, ...]:
-    """Return the compile jobs of a locked recipe; reads the source folders beside it."""
-    return plan_wheels(source, locked, toolchain_of(source, locked), store.path)
-
-
-def toolchain_of(source: RecipeFile, locked: Lock) -> str:
-    """Return the key of the toolchain of a recipe."""
-    files = render_dockerfiles(source.recipe, locked)
-    return toolchain_key(files.get("Dockerfile.toolchain", ""), base_key(locked.file.debian), locked)
-
-
-def _compile(jobs: tuple[WheelJob, ...], source: RecipeFile, locked: Lock, tools: Tools) -> tuple[BuiltWheel, ...]:
-    built = []
-    wishes = {wish.project: wish for wish in wishes_of(source, tools.store, tools.settings)}
-    for job in jobs:
-        wheel = _find_wheel(job, tools)
-        if wheel is None:
-            if job.name in wishes:
-                restore_source(locked.sources[job.name], wishes[job.name])
-            wheel = _compile_one(job, _toolchain(source, locked, tools), tools)
-            tools.share.share_results(SHARED, [job.key])
-        built.append(wheel)
-    return tuple(built)
-
-
-def _find_wheel(job: WheelJob, tools: Tools) -> BuiltWheel | None:
-    wheel = built_wheel(job, tools.store)
-    if wheel is None:
-        tools.share.fetch_results(SHARED, [job.key])
-        wheel = built_wheel(job, tools.store)
-    if wheel is not None:
-        tools.console.current(f"wheel {wheel.filename}")
-    return wheel
-
-
-def _compile_one(job: WheelJob, toolchain: str, tools: Tools) -> BuiltWheel:
-    with tools.console.step(f"compile {job.name} for {job.archs}") as step:
-        facts = tools.engine.facts()
-        shop = Workshop(
-            toolchain=toolchain,
-            engine=tools.engine,
-            effort=effort_on(facts, tools.settings, free=free_memory(facts.memory)),
-            store=tools.store,
-            on_line=show_lines(step, tools.console),
-            say=tools.console.warn,
-        )
-        wheel = build_wheel(job, shop)
-        step.end(wheel.filename)
-    return wheel
-
-
-def _toolchain(source: RecipeFile, locked: Lock, tools: Tools) -> str:
-    files, key = render_dockerfiles(source.recipe, locked), toolchain_of(source, locked)
-    if has_toolchain(key, tools.engine, tools.store):
-        return toolchain_tag(key)
-    base = _base(locked, tools)
-    debs = locked.file.debian.toolchain
-    wheels = (*locked.toolchain_wheels, *locked.compiler_wheels)
-    with tools.console.step(f"build the toolchain: {len(debs)} packages, {len(wheels)} wheels") as step:
-        fetch_debs(debs, tools.store, tools.settings, show_progress(step))
-        fetch_wheels(wheels, tools.store, tools.settings, show_progress(step), indexes=source.recipe.indexes)
-        return build_toolchain(
-            files,
-            key=key,
-            base=load_base(base, epoch=locked.epoch, engine=tools.engine, store=tools.store),
-            lock=locked,
-            engine=tools.engine,
-            store=tools.store,
-            fill_debs=lambda folder: debs_folder(debs, tools.store, folder),
-            on_line=show_lines(step, tools.console),
-        )

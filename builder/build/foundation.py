@@ -1,0 +1,68 @@
+"""Lock -> what everything stands on: the base in the store and the engine, the toolchain image on top of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.build.base import base_key, bootstrap_base, debs_folder, find_base
+from builder.build.layers import load_base, make_base_layer
+from builder.build.render import render_dockerfiles
+from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_key, toolchain_tag
+from builder.lock.debian import fetch_debs
+from builder.lock.wheels import fetch_wheels
+from builder.tools import show_lines, show_progress
+
+if TYPE_CHECKING:
+    from builder.build.base import RootFilesystem
+    from builder.build.image import Layer
+    from builder.lock.model import Lock
+    from builder.recipe.source import RecipeFile
+    from builder.tools import Tools
+
+
+def rootfs_of(locked: Lock, tools: Tools) -> RootFilesystem:
+    """Return the root filesystem of a lock, bootstrapped if it is not in the store."""
+    debian = locked.file.debian
+    made = find_base(debian, tools.store)
+    if made is not None:
+        tools.console.current(f"base Debian {debian.suite}")
+        return made
+    with tools.console.step(f"bootstrap Debian {debian.suite} from {len(debian.base)} packages") as step:
+        fetch_debs(debian.base, tools.store, tools.settings, show_progress(step))
+        return bootstrap_base(debian, tools.store, step.detail)
+
+
+def base_of(locked: Lock, tools: Tools) -> Layer:
+    """Return the base layer of a lock; the engine has it too."""
+    layer = make_base_layer(rootfs_of(locked, tools).sha256, store=tools.store)
+    load_base(layer, epoch=locked.epoch, engine=tools.engine, store=tools.store)
+    return layer
+
+
+def toolchain_of(source: RecipeFile, locked: Lock) -> str:
+    """Return the key of the toolchain of a recipe."""
+    files = render_dockerfiles(source.recipe, locked)
+    return toolchain_key(files.get("Dockerfile.toolchain", ""), base_key(locked.file.debian), locked)
+
+
+def toolchain_image(source: RecipeFile, locked: Lock, tools: Tools) -> str:
+    """Return the tag of the toolchain image of a recipe, built if the engine does not have it."""
+    files, key = render_dockerfiles(source.recipe, locked), toolchain_of(source, locked)
+    if has_toolchain(key, tools.engine, tools.store):
+        return toolchain_tag(key)
+    base = base_of(locked, tools)
+    debs = locked.file.debian.toolchain
+    wheels = (*locked.toolchain_wheels, *locked.compiler_wheels)
+    with tools.console.step(f"build the toolchain: {len(debs)} packages, {len(wheels)} wheels") as step:
+        fetch_debs(debs, tools.store, tools.settings, show_progress(step))
+        fetch_wheels(wheels, tools.store, tools.settings, show_progress(step), indexes=source.recipe.indexes)
+        return build_toolchain(
+            files,
+            key=key,
+            base=load_base(base, epoch=locked.epoch, engine=tools.engine, store=tools.store),
+            lock=locked,
+            engine=tools.engine,
+            store=tools.store,
+            fill_debs=lambda folder: debs_folder(debs, tools.store, folder),
+            on_line=show_lines(step, tools.console),
+        )
