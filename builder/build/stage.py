@@ -11,12 +11,11 @@ from builder.build.foundation import base_of, rootfs_of, toolchain_of
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
 from builder.build.uses import note_use, remember_workspace
 from builder.build.wheels import built_wheel
-from builder.build.wheelstage import make_wheels, wheel_jobs
+from builder.build.wheelstage import fetch_locked, make_wheels, wheel_jobs
 from builder.errors import StaleLockError
-from builder.lock.wheels import fetch_wheels
 from builder.recipe.workspace import workspace_of
 from builder.store import mended
-from builder.tools import show_lines, show_progress
+from builder.tools import show_lines
 
 if TYPE_CHECKING:
     from builder.build.assembly import BuiltImage, ImagePlan
@@ -69,7 +68,7 @@ def _gather(source: RecipeFile, locked: Lock, tools: Tools) -> Materials:
     jobs = wheel_jobs(source, locked, tools.store)
     built = tuple(made.wheel for made in make_wheels(jobs, source, locked, tools))
     rootfs = rootfs_of(locked, tools)
-    _fetch(source, locked, tools)
+    fetch_locked(source, locked, tools)
     return Materials(rootfs=rootfs, built=built, jobs=jobs)
 
 
@@ -100,7 +99,7 @@ def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
 
 def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
     base = base_of(locked, tools)
-    _fetch(source, locked, tools)
+    fetch_locked(source, locked, tools)
     with tools.console.step(f"assemble {plan.reference}") as step:
         image = build_image(
             plan,
@@ -121,13 +120,3 @@ def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | Non
     if len(done) < len(built) or not all(store.has(wheel.sha256) for wheel in locked.wheels):
         return None
     return plan_image(source.recipe, locked, base_key(locked.file.debian), done, store)
-
-
-def _fetch(source: RecipeFile, locked: Lock, tools: Tools) -> None:
-    missing = [wheel for wheel in locked.wheels if not tools.store.has(wheel.sha256)]
-    if not missing:
-        tools.console.current(f"{len(locked.wheels)} wheels")
-        return
-    with tools.console.step(f"fetch {len(missing)} of {len(locked.wheels)} wheels") as step:
-        indexes = source.recipe.indexes
-        fetch_wheels(missing, tools.store, tools.settings, show_progress(step), indexes=indexes)

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from builder.build.base import base_key
 from builder.build.compiling import Workshop, build_wheel
 from builder.build.effort import effort_on, free_memory
 from builder.build.foundation import toolchain_image, toolchain_of
 from builder.build.progress import UnitProgress
+from builder.build.uses import note_use, remember_workspace
 from builder.build.wheels import SHARED, built_wheel, plan_wheels
 from builder.errors import BuildFailedError
 from builder.lock.sources import restore_source
+from builder.lock.wheels import fetch_wheels
 from builder.lock.wish import wishes_of
+from builder.recipe.workspace import workspace_of
+from builder.store import mended
+from builder.tools import show_progress
 
 if TYPE_CHECKING:
     from builder.build.wheels import BuiltWheel, WheelJob
@@ -36,6 +42,31 @@ class MadeWheel:
 def wheel_jobs(source: RecipeFile, locked: Lock, store: Store) -> tuple[WheelJob, ...]:
     """Return the compile jobs of a locked recipe; nothing is run."""
     return plan_wheels(source, locked, toolchain_of(source, locked), store.path)
+
+
+def compile_recipe(source: RecipeFile, locked: Lock, tools: Tools, *, compiling: bool = True) -> tuple[MadeWheel, ...]:
+    """Return the wheels of all that a locked recipe compiles.
+
+    A file of the store that turns out to be damaged is fetched or made again.
+    """
+    remember_workspace(workspace_of(source).root, tools.store)
+    jobs = wheel_jobs(source, locked, tools.store)
+    needs = (toolchain_of(source, locked), base_key(locked.file.debian), *(job.key for job in jobs))
+    note_use(locked.digest, needs, tools.store, more=True)
+    return mended(
+        tools.store, lambda: make_wheels(jobs, source, locked, tools, compiling=compiling), tools.console.warn
+    )
+
+
+def fetch_locked(source: RecipeFile, locked: Lock, tools: Tools) -> None:
+    """Bring the wheels that a lock names into the store."""
+    missing = [wheel for wheel in locked.wheels if not tools.store.has(wheel.sha256)]
+    if not missing:
+        tools.console.current(f"{len(locked.wheels)} wheels")
+        return
+    with tools.console.step(f"fetch {len(missing)} of {len(locked.wheels)} wheels") as step:
+        indexes = source.recipe.indexes
+        fetch_wheels(missing, tools.store, tools.settings, show_progress(step), indexes=indexes)
 
 
 def make_wheels(
