@@ -7,7 +7,7 @@ import zipfile
 from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
-from builder.document import Document
+from builder.document import Document, canonical_json
 from builder.elf import MalformedBinaryError, is_elf, open_elf
 from builder.errors import BuildFailedError
 from builder.fatbin import DeviceCode, device_code, needed_code, runs_on, sorted_labels
@@ -86,7 +86,7 @@ def scan_wheel(path: Path, filename: str, store: Store) -> WheelScan:
     """Scan a wheel of the store, named by its sha256; what was seen is kept. No code of it is run."""
     record = store.result(SCAN, path.name)
     if record is not None and record.get("layout") == LAYOUT:
-        return WheelScan.model_validate(record["scan"])
+        return WheelScan.from_json(canonical_json(record["scan"]), source=filename)
     scan = WheelScan(filename=filename, libraries=tuple(_libraries(path, store)))
     store.keep_result(SCAN, path.name, {"layout": LAYOUT, "scan": scan.to_plain()})
     return scan
