@@ -14,6 +14,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NINJA_LOG = ".ninja_log"
 CACHE_LINKS = Path("/usr/lib/ccache")  # where Debian's ccache stands in for gcc and g++
@@ -66,13 +70,14 @@ def fresh(folder: Path) -> Path:
     return folder
 
 
-def cached_compilers(work: Path, environment: os._Environ[str]) -> dict[str, str]:
+def cached_compilers(work: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that put ccache before the compilers; none without ccache or without its folder.
 
     nvcc is called by its path under $CUDA_HOME as often as through PATH, so it gets a CUDA_HOME of links with a
     script in nvcc's place. The host compiler that nvcc itself calls is the plain one.
     """
-    ccache, plain = shutil.which("ccache"), environment["PATH"]
+    plain = environment["PATH"]
+    ccache = shutil.which("ccache", path=plain)
     if ccache is None or "CCACHE_DIR" not in environment:
         return {}
     found = {"CCACHE_STATSLOG": str(work / "ccache.log"), "PATH": plain}

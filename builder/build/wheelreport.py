@@ -110,11 +110,7 @@ def _carried(library: ScannedLibrary, capability: str) -> str:
         return f"cannot be read ({library.error})"
     if not library.codes:
         return "no device code"
-    how = {
-        "sass": f"runs on {capability}",
-        "ptx": f"compiled at first use on {capability}",
-        None: f"not for {capability}",
-    }
+    how = {"sass": "runs on", "ptx": "compiled at first use on", None: "not for"}
     carried = ", ".join(f"{count} {label}" for label, count in library.labels.items())
     return f"{carried}: {how[library.runs_on(capability)]} {capability}"
 

@@ -139,10 +139,10 @@ def _described(name: str, codes: tuple[DeviceCode, ...], image: ElfImage) -> Sca
 
 
 def _counted(codes: Iterable[DeviceCode]) -> tuple[ScannedCode, ...]:
-    counts = Counter((code.arch, code.suffix, code.kind, code.isa) for code in codes)
+    counts = Counter((code.kind == "ptx", code.arch, code.suffix, code.isa or ()) for code in codes)
     return tuple(
-        ScannedCode(kind=kind, arch=arch, suffix=suffix, isa=isa, count=count)
-        for (arch, suffix, kind, isa), count in sorted(counts.items(), key=lambda item: str(item[0]))
+        ScannedCode(kind="ptx" if is_ptx else "sass", arch=arch, suffix=suffix, isa=isa or None, count=count)
+        for (is_ptx, arch, suffix, isa), count in sorted(counts.items())
     )
 
 

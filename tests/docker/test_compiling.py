@@ -1,4 +1,4 @@
-"""Compilations that run out of memory, are interrupted, or fail: in real containers, with a small package of our own."""
+"""Compilations that run out of memory, are interrupted or fail: in containers, with a small package of the tests."""
 
 from __future__ import annotations
 
