@@ -72,13 +72,19 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
         signing_key=get("ENVBUILD_SIGNING_KEY"),
         memory=bytes_of(get("ENVBUILD_MEMORY"), "ENVBUILD_MEMORY"),
         jobs=count_of(get("ENVBUILD_JOBS"), "ENVBUILD_JOBS"),
-        low_priority=get("ENVBUILD_PRIORITY") == "low",
+        low_priority=_is_low(get("ENVBUILD_PRIORITY")),
     )
 
 
 def mirror_setting(index: str) -> str:
     """Return the variable that gives a mirror of a recipe's index, such as `ENVBUILD_INDEX_TORCH_CU130_URL`."""
     return f"ENVBUILD_INDEX_{re.sub('[^A-Z0-9]', '_', index.upper())}_URL"
+
+
+def _is_low(priority: str | None) -> bool:
+    if priority not in {None, "low", "normal"}:
+        raise UsageError(f"ENVBUILD_PRIORITY: {priority!r} is no priority", remedy="give low or normal")
+    return priority == "low"
 
 
 def bytes_of(text: str | None, place: str) -> int | None:

@@ -26,7 +26,10 @@ def units_in(line: str) -> tuple[int, int] | None:
 
 
 class UnitProgress:
-    """Shows the units done beside a step; where nobody watches a terminal, a line for each tenth of them."""
+    """Shows the units done beside a step; where nobody watches a terminal, a line for each tenth of them.
+
+    `shown` is what is seen of them now.
+    """
 
     def __init__(self, name: str, step: Step, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -34,9 +37,9 @@ class UnitProgress:
         self._console = console
         self._clock = clock
         self._start = clock()
-        self._begun = 0
+        self._begun: int | None = None
         self._tenths = 0
-        self._counted = ""
+        self.shown = ""
 
     def hear(self, line: str) -> None:
         """Take a line of the compilation."""
@@ -46,18 +49,19 @@ class UnitProgress:
         if self._console.verbose:
             self._console.say(line)
         else:
-            self._step.detail(self._counted or line)
+            self._step.detail(self.shown or line)
 
     def _count(self, done: int, total: int) -> None:
         seconds = self._clock() - self._start
-        self._begun = self._begun or done - 1
+        if self._begun is None:
+            self._begun = done - 1
         made = done - self._begun
         left = seconds / made * (total - done)
         unit = "%" if total == 100 else f" of {total} files"
-        self._counted = f"{done}{unit}" + (f", about {shown_time(left)} left" if seconds > FEW_SECONDS else "")
+        self.shown = f"{done}{unit}" + (f", about {shown_time(left)} left" if seconds > FEW_SECONDS else "")
         tenths = 10 * done // total
         if tenths > self._tenths and seconds > FEW_SECONDS and not self._console.is_terminal:
-            self._console.say(f"    {self._name}: {self._counted}")
+            self._console.say(f"    {self._name}: {self.shown}")
         self._tenths = tenths
 
 
