@@ -36,8 +36,9 @@ def main(source: Path, work: Path, subdirectory: str) -> int:
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(output), "."]
     with subprocess.Popen(command, cwd=tree / subdirectory, env=environment) as build:
         peak = Peak(build.pid)
-        code = build.wait()
+        ended = build.wait()
         peak.stop()
+    code = 128 - ended if ended < 0 else ended  # as a shell says that a signal ended it
     (output / "measures.json").write_text(json.dumps(measures(peak.bytes, work / "ccache.log")))
     if code == 0:
         for name in ("source", "tmp", "tools"):

@@ -1,8 +1,7 @@
-"""WheelJob -> wheel in the store: compiled in the toolchain container within memory, continued where it was."""
+"""WheelJob -> wheel in the store: compiled within memory, continued where it was, its failures remembered."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,11 +10,9 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import parse_wheel_filename
 
-from builder.build.effort import compile_user
 from builder.build.failing import Ending, failure, forget_failure, out_of_memory, refuse_known_failure
 from builder.build.measuring import Measures, keep_measures, unit_memory
-from builder.build.wheels import SCRIPT, BuiltWheel, built_wheel
-from builder.engine import ContainerRun, Mount
+from builder.build.wheels import BuiltWheel, built_wheel
 from builder.errors import BuildFailedError
 from builder.lock.archive import unpack_archive
 from builder.sizes import shown_bytes
@@ -23,26 +20,20 @@ from builder.sizes import shown_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from builder.build.effort import Effort
+    from builder.build.benches import Bench
     from builder.build.wheels import WheelJob
-    from builder.engine import Engine, Exit
+    from builder.engine import Exit
     from builder.store import Store
-
-TIMEOUT = 24 * 3600.0
-CACHE = "ccache"
-CACHE_SIZE = "20G"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workshop:
-    """Where a job is compiled: the image, the engine and its limits, and who hears of it line by line.
+    """Where a job is compiled, where its wheel is kept, and who hears of it line by line.
 
     With `retry` a job that failed before with the same inputs is tried again.
     """
 
-    toolchain: str
-    engine: Engine
-    effort: Effort
+    bench: Bench
     store: Store
     on_line: Callable[[str], None]
     warn: Callable[[str], None]
@@ -50,7 +41,7 @@ class Workshop:
 
 
 def build_wheel(job: WheelJob, shop: Workshop) -> BuiltWheel:
-    """Compile one package in the toolchain image, without network and not as root, and keep the wheel.
+    """Compile one package and keep the wheel.
 
     A compilation that was interrupted goes on with its object files. One whose compiler the kernel kills for want of
     memory goes on with half as many jobs. Raises BuildFailedError, at once if the same job failed before.
@@ -62,11 +53,11 @@ def build_wheel(job: WheelJob, shop: Workshop) -> BuiltWheel:
         if not shop.retry:
             refuse_known_failure(job, shop.store)
         with shop.store.scratch() as scratch, _log(job, shop) as (log, heard):
-            work = _work_folder(job, shop.store)
+            work = shop.store.unfinished(job.key)
             ended = _attempts(job, _tree(job, scratch), work, heard)
             found = sorted((work / "output").glob("*.whl"))
             if ended.code != 0 or len(found) != 1:
-                ending = Ending(exit=ended, wheels=len(found), memory=shop.effort.memory, log=log)
+                ending = Ending(exit=ended, wheels=len(found), memory=shop.bench.effort.memory, log=log)
                 raise failure(job, ending, shop.store)
             done = _keep(job, found[0], shop.store)
             shutil.rmtree(work)
@@ -74,29 +65,18 @@ def build_wheel(job: WheelJob, shop: Workshop) -> BuiltWheel:
 
 
 def _attempts(job: WheelJob, tree: Path, work: Path, shop: Workshop) -> Exit:
-    """Run the container; while a compiler is killed for want of memory, again with half as many jobs."""
-    jobs = shop.effort.jobs_for(unit_memory(job.name, shop.store))
+    """Compile; while a compiler is killed for want of memory, again with half as many jobs."""
+    jobs = shop.bench.effort.jobs_for(unit_memory(job.name, shop.store))
     seen = Measures(name=job.name)
     while True:
-        shop.on_line(f"{job.name}: {jobs} at a time within {shown_bytes(shop.effort.memory)} of memory")
-        ended = shop.engine.run(_container(job, tree, work, shop, jobs), shop.on_line)
+        shop.on_line(f"{job.name}: {jobs} at a time within {shown_bytes(shop.bench.effort.memory)} of memory")
+        ended = shop.bench.compile(job, tree, work, jobs, shop.on_line)
         seen = seen.and_attempt(work / "output", ended, jobs)
         keep_measures(job.key, seen, shop.store)
         if not out_of_memory(ended) or jobs == 1:
             return ended
         jobs //= 2
         shop.warn(f"{job.name}: the kernel killed a compiler for want of memory; it goes on with {jobs} at a time")
-
-
-def _work_folder(job: WheelJob, store: Store) -> Path:
-    """Return the folder that the container builds in; what an interrupted attempt left in it is still there."""
-    work = store.unfinished(job.key)
-    for folder in (work, store.root / CACHE):
-        with store.room():
-            folder.mkdir(parents=True, exist_ok=True)
-        if os.geteuid() == 0:
-            os.chown(folder, *compile_user())
-    return work
 
 
 def _tree(job: WheelJob, scratch: Path) -> Path:
@@ -109,36 +89,6 @@ def _tree(job: WheelJob, scratch: Path) -> Path:
     tree.chmod(0o755)
     unpack_archive(job.source, tree)
     return tree
-
-
-def _container(job: WheelJob, tree: Path, work: Path, shop: Workshop, jobs: int) -> ContainerRun:
-    """Return the container of an attempt. Nothing in it that the key does not cover may change the wheel's bytes."""
-    user, group = compile_user()
-    return ContainerRun(
-        image=shop.toolchain,
-        command=("python3", "/compile_source.py", "/source", "/build", job.subdirectory),
-        environment={
-            "HOME": "/tmp",  # noqa: S108 - inside the container
-            "MAX_JOBS": str(jobs),
-            "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
-            "CCACHE_DIR": f"/{CACHE}",
-            "CCACHE_COMPILERCHECK": f"string:{job.compilers_digest}",
-            "CCACHE_MAXSIZE": CACHE_SIZE,
-            **dict(job.environment),
-        },
-        mounts=(
-            Mount(source=tree, target="/source"),
-            Mount(source=SCRIPT, target="/compile_source.py"),
-            Mount(source=work, target="/build", read_only=False),
-            Mount(source=shop.store.root / CACHE, target=f"/{CACHE}", read_only=False),
-        ),
-        tmpfs=("/tmp",),  # noqa: S108 - inside the container
-        user=f"{user}:{group}",
-        memory=shop.effort.memory,
-        cpu_shares=shop.effort.cpu_shares,
-        timeout=TIMEOUT,
-        read_only_root=True,
-    )
 
 
 @contextmanager

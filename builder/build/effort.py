@@ -44,11 +44,36 @@ def memory_for(everything: int, free: int) -> int:
     return max(LEAST, free - max(KEPT_FREE, everything // 10))
 
 
+def effort_here(settings: Settings) -> Effort:
+    """Return what a compilation without a container may use: within the limit of a container that we run in."""
+    total, free = _meminfo()
+    limit = _own_limit()
+    if limit is not None:
+        total, free = min(total, limit), min(free, limit)
+    shares = LOW_SHARES if settings.low_priority else None
+    jobs = settings.jobs or len(os.sched_getaffinity(0))
+    return Effort(memory=settings.memory or memory_for(total, free), jobs=jobs, cpu_shares=shares)
+
+
 def free_memory(everything: int) -> int | None:
     """Return the bytes free here; None if an engine with `everything` bytes is on another machine."""
+    total, available = _meminfo()
+    return available if abs(total - everything) < everything // 20 else None
+
+
+def _meminfo() -> tuple[int, int]:
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
     total, available = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    return available if abs(total - everything) < everything // 20 else None
+    return total, available
+
+
+def _own_limit() -> int | None:
+    """Return the memory limit of the control group that this process sees as its root (cgroups v2 and v1)."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        path = Path("/sys/fs/cgroup", name)
+        if path.is_file() and (text := path.read_text(encoding="ascii").strip()).isdigit():
+            return int(text)
+    return None
 
 
 def compile_user() -> tuple[int, int]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-import builder.build
+from builder.build.benches import SCRIPT
 from builder.build.toolchain import compilers_digest
 from builder.document import key_of, sha256_file, tree_digest
 from builder.errors import InvalidDocumentError
@@ -19,14 +18,15 @@ from builder.registry.share import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from builder.lock.model import Lock
     from builder.recipe.model import Package
     from builder.recipe.source import RecipeFile
     from builder.store import Store
 
-SCRIPT = Path(builder.build.__file__).parent / "compile_source.py"
 LAYOUT = 2
+UNSEEN_FLAGS = frozenset({"NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "NVCC_CCBIN"})
 SHARED = Shared(kind="wheel", fields={"name": str, "version": str, "filename": str, "sha256": str}, file="sha256")
 
 
@@ -51,6 +51,12 @@ class WheelJob:
     def archs(self) -> str:
         """The compute capabilities that the package is compiled for, as people write them."""
         return dict(self.environment)["TORCH_CUDA_ARCH_LIST"].replace(";", " and ")
+
+    @property
+    def cache_salt(self) -> str:
+        """What a compilers' cache cannot see and must tell apart: the compilers, and flags that nvcc takes unseen."""
+        unseen = {name: value for name, value in self.environment if name in UNSEEN_FLAGS}
+        return key_of({"compilers": self.compilers_digest, **unseen}) if unseen else self.compilers_digest
 
     @property
     def key(self) -> str:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from builder.build.base import base_key
+from builder.build.benches import ContainerBench, HostBench, host_toolchain
 from builder.build.compiling import Workshop, build_wheel
-from builder.build.effort import effort_on, free_memory
+from builder.build.effort import effort_here, effort_on, free_memory
 from builder.build.foundation import toolchain_image, toolchain_of
 from builder.build.progress import UnitProgress
 from builder.build.uses import note_use, remember_workspace
 from builder.build.wheels import SHARED, built_wheel, plan_wheels
+from builder.document import key_of
 from builder.errors import BuildFailedError
 from builder.lock.sources import restore_source
 from builder.lock.wheels import fetch_wheels
 from builder.lock.wish import wishes_of
+from builder.recipe.packages import known_package
 from builder.recipe.workspace import workspace_of
 from builder.store import mended
 from builder.tools import show_progress
 
 if TYPE_CHECKING:
+    from builder.build.benches import Bench
     from builder.build.wheels import BuiltWheel, WheelJob
     from builder.lock.model import Lock
     from builder.recipe.source import RecipeFile
@@ -87,9 +91,7 @@ def _make(job: WheelJob, source: RecipeFile, locked: Lock, tools: Tools, *, comp
                 f"no finished wheel of {job.name} is in the registry under {SHARED.kind}-{job.key}",
                 remedy="build it where the registry can be filled: `envbuild wheels RECIPE --push`",
             )
-        wish = next((wish for wish in wishes_of(source, tools.store, tools.settings) if wish.project == job.name), None)
-        if wish is not None:
-            restore_source(locked.sources[job.name], wish)
+        _restore(job, source, locked, tools)
         wheel = _compile(job, toolchain_image(source, locked, tools), tools)
         made = MadeWheel(job=job, wheel=wheel, origin="compiled")
     if made.origin != "registry":
@@ -111,12 +113,16 @@ def find_wheel(job: WheelJob, tools: Tools) -> MadeWheel | None:
 
 
 def _compile(job: WheelJob, toolchain: str, tools: Tools) -> BuiltWheel:
+    facts = tools.engine.facts()
+    effort = effort_on(facts, tools.settings, free=free_memory(facts.memory))
+    bench = ContainerBench(toolchain=toolchain, engine=tools.engine, effort=effort, cache=tools.store.root / "ccache")
+    return _compile_on(bench, job, tools)
+
+
+def _compile_on(bench: Bench, job: WheelJob, tools: Tools) -> BuiltWheel:
     with tools.console.step(f"compile {job.name} for {job.archs}") as step:
-        facts = tools.engine.facts()
         shop = Workshop(
-            toolchain=toolchain,
-            engine=tools.engine,
-            effort=effort_on(facts, tools.settings, free=free_memory(facts.memory)),
+            bench=bench,
             store=tools.store,
             on_line=UnitProgress(job.name, step, tools.console).hear,
             warn=tools.console.warn,
@@ -125,3 +131,31 @@ def _compile(job: WheelJob, toolchain: str, tools: Tools) -> BuiltWheel:
         wheel = build_wheel(job, shop)
         step.end(wheel.filename)
     return wheel
+
+
+def compile_here(source: RecipeFile, locked: Lock, tools: Tools, python: str) -> tuple[MadeWheel, ...]:
+    """Return the wheels of a recipe as this machine's own compilers and a Python with torch make them.
+
+    Their keys are over this machine's versions, so no image takes such a wheel, and none is shared.
+    """
+    made = []
+    for job in wheel_jobs(source, locked, tools.store):
+        facts = host_toolchain(python, tuple(known_package(job.name).requires))
+        here = replace(job, toolchain_key=key_of({"here": facts}))
+        origin: Origin = "store"
+        wheel = built_wheel(here, tools.store)
+        if wheel is None:
+            _restore(job, source, locked, tools)
+            origin, wheel = (
+                "compiled",
+                _compile_on(HostBench(python=python, effort=effort_here(tools.settings)), here, tools),
+            )
+        made.append(MadeWheel(job=here, wheel=wheel, origin=origin))
+    return tuple(made)
+
+
+def _restore(job: WheelJob, source: RecipeFile, locked: Lock, tools: Tools) -> None:
+    """Bring the fetched source of a job into the store; a folder beside the recipe is where it is."""
+    wish = next((wish for wish in wishes_of(source, tools.store, tools.settings) if wish.project == job.name), None)
+    if wish is not None:
+        restore_source(locked.sources[job.name], wish)

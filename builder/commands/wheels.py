@@ -27,6 +27,12 @@ EPILOG = "\b\nExample: envbuild wheels recipes/quickstart.yaml --memory 8g --exp
 @click.option("--memory", metavar="SIZE", help="Let a compilation hold at most this much, such as 8g.")
 @click.option("--push", is_flag=True, help="Put the finished wheels into the registry that ENVBUILD_SHARE names.")
 @click.option("--pull", is_flag=True, help="Take finished wheels from that registry; compile nothing.")
+@click.option(
+    "--here",
+    metavar="PYTHON",
+    help="Compile without a container, with this Python (it must have torch and `build`) and this machine's compilers. "
+    "Such a wheel is for this machine: no image takes it, and it is not shared.",
+)
 @click.option("--fetched", is_flag=True, help="Examine also the wheels that the lock fetches.")
 @click.option("--export", "folder", type=FOLDER, help="Put the compiled wheels into a folder for --find-links.")
 @click.option("--index", type=FOLDER, help="Put the compiled wheels into a simple index (PEP 503).")
@@ -41,6 +47,7 @@ def wheels(
     memory: str | None,
     push: bool,
     pull: bool,
+    here: str | None,
     fetched: bool,
     folder: Path | None,
     index: Path | None,
@@ -52,7 +59,7 @@ def wheels(
     """
     from builder.build.wheelindex import export_folder, export_index
     from builder.build.wheelreport import report_fetched, report_made
-    from builder.build.wheelstage import compile_recipe, fetch_locked
+    from builder.build.wheelstage import compile_here, compile_recipe, fetch_locked
     from builder.lock.stage import locked_recipe
     from builder.recipe.source import read_recipe
 
@@ -63,7 +70,12 @@ def wheels(
     )
     if (push or pull) and tools.settings.share is None:
         raise UsageError("--push and --pull: to which registry?", remedy="set ENVBUILD_SHARE to host/repository")
-    made = compile_recipe(source, locked, tools, compiling=not pull)
+    if here is not None and (push or pull):
+        raise UsageError("--here makes wheels for this machine alone: it goes with neither --push nor --pull")
+    if here is not None:
+        made = compile_here(source, locked, tools, here)
+    else:
+        made = compile_recipe(source, locked, tools, compiling=not pull)
     if fetched:
         fetch_locked(source, locked, tools)
     built = tuple(one.wheel for one in made)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build import compiling
+from builder.build import benches
+from builder.build.benches import ContainerBench
 from builder.build.compiling import Workshop, build_wheel
 from builder.build.effort import Effort
 from builder.build.failing import FAILURE
@@ -110,14 +111,16 @@ class Bench:
 
     def shop(self, memory: int = FULL_MEMORY, jobs: int = 4, *, retry: bool = False) -> Workshop:
         return Workshop(
-            toolchain=self.image,
-            engine=self.engine,
-            effort=Effort(memory=memory, jobs=jobs),
+            bench=self.bench(Effort(memory=memory, jobs=jobs)),
             store=self.store,
             on_line=self.lines.append,
             warn=self.warnings.append,
             retry=retry,
         )
+
+    def bench(self, effort: Effort) -> ContainerBench:
+        cache = self.store.root / "ccache"
+        return ContainerBench(toolchain=self.image, engine=self.engine, effort=effort, cache=cache)
 
     def learn(self, unit: int) -> None:
         """Let an earlier version of the package have measured this much for a unit."""
@@ -199,7 +202,7 @@ def test_an_interrupted_compilation_goes_on_with_its_object_files(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = bench.job(seconds=0.5)
-    monkeypatch.setattr(compiling, "TIMEOUT", 3.0)
+    monkeypatch.setattr(benches, "TIMEOUT", 3.0)
     with pytest.raises(BuildFailedError, match="was stopped after 3 s") as caught:
         build_wheel(job, bench.shop(jobs=1))
     assert "it goes on" in caught.value.remedy
@@ -250,7 +253,7 @@ def test_a_compilation_has_no_network_is_not_root_and_may_have_low_priority(benc
         with zipfile.ZipFile(sys.argv[1] + "/hungry-1.0-py3-none-any.whl", "w") as wheel:
             wheel.writestr("seen.json", json.dumps(seen))
     """)
-    shop = replace(bench.shop(), effort=Effort(memory=FULL_MEMORY, jobs=1, cpu_shares=64))
+    shop = replace(bench.shop(), bench=bench.bench(Effort(memory=FULL_MEMORY, jobs=1, cpu_shares=64)))
     wheel = build_wheel(bench.job(package=package), shop)
     with zipfile.ZipFile(bench.store.path(wheel.sha256)) as archive:
         seen = json.loads(archive.read("seen.json"))

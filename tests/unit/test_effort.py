@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from builder.build.benches import ContainerBench
 from builder.build.compiling import Workshop, _attempts
 from builder.build.effort import Effort, effort_on, memory_for
 from builder.build.failing import out_of_memory
@@ -88,9 +89,12 @@ def attempts(tmp_path: Path, endings: Iterable[Exit], jobs: int) -> tuple[list[s
     answers = iter(endings)
     engine = FakeEngine(answer=lambda _job: next(answers))
     shop = Workshop(
-        toolchain="t",
-        engine=engine,
-        effort=Effort(memory=jobs * UNKNOWN_UNIT, jobs=jobs),
+        bench=ContainerBench(
+            toolchain="t",
+            engine=engine,
+            effort=Effort(memory=jobs * UNKNOWN_UNIT, jobs=jobs),
+            cache=tmp_path / "ccache",
+        ),
         store=Store(tmp_path),
         on_line=lambda _line: None,
         warn=lambda _line: None,
