@@ -1,9 +1,9 @@
 """The content-addressed store: files by sha256, results by key; atomic, shared by processes, safe against `kill -9`.
 
 Layout under the root: `files/ab/abcd…` (bytes named by their sha256), `results/KIND/KEY.json` (what a job with that key
-produced, with a hash over it), `git/` (bare repositories by address), `tmp/` (unfinished work, never read), `builds/KEY/`
-(compilations that go on where they were), `ccache/` (the compilers' cache), `locks/` (one advisory lock per running job,
-and `store`, which every process that has the store open holds shared), `logs/`.
+produced, with a hash over it), `git/` (bare repositories by address), `tmp/` (unfinished work, never read),
+`builds/KEY/` (compilations that go on where they were), `ccache/` (the compilers' cache), `locks/` (one advisory lock
+per running job, and `store`, which every process that has the store open holds shared), `logs/`.
 """
 
 from __future__ import annotations
