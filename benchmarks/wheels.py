@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from uv import find_uv_bin
+
 from builder.build.benches import ContainerBench, HostBench
 from builder.build.compiling import Workshop, build_wheel
 from builder.build.effort import Effort
@@ -259,6 +261,7 @@ def main() -> None:
     parser.add_argument("--python", required=True, help="a Python with build, setuptools, wheel, fromager and nvcc")
     parser.add_argument("--runs", type=int, default=2)
     arguments = parser.parse_args()
+    os.environ["PATH"] += f":{Path(find_uv_bin()).parent}"  # fromager calls it by its name
     os.environ |= {"TORCH_CUDA_ARCH_LIST": ARCHITECTURES, "SOURCE_DATE_EPOCH": "1764000000"}
     runs = []
     for _ in range(arguments.runs):
