@@ -212,11 +212,11 @@ class Store:
             self._on_wait(f"waiting: {reason}")
             fcntl.flock(descriptor, kind)
 
-    def log(self, name: str) -> IO[bytes]:
-        """Open a log for writing; its path is `.name`."""
+    def log(self, name: str, *, append: bool = False) -> IO[bytes]:
+        """Open a log for writing, anew or at its end; its path is `.name`."""
         path = self.root / "logs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("wb")
+        return path.open("ab" if append else "wb")
 
     def unfinished(self, key: str) -> Path:
         """Return the folder where a job with this key goes on after an interruption; the finished job removes it."""

@@ -30,9 +30,9 @@ def main(source: Path, work: Path, subdirectory: str) -> int:
     """Compile and return the exit code of the build."""
     os.dup2(2, 1)  # one stream, so that the log keeps the order of what was said
     output = fresh(work / "output")
-    (work / "tmp").mkdir(exist_ok=True)
+    temporary = fresh(work / "tmp")
     tree = prepared(source, work)
-    environment = {**os.environ, "TMPDIR": str(work / "tmp"), **cached_compilers(work, os.environ)}
+    environment = {**os.environ, "TMPDIR": str(temporary), **cached_compilers(work, os.environ)}
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(output), "."]
     with subprocess.Popen(command, cwd=tree / subdirectory, env=environment) as build:
         peak = Peak(build.pid)

@@ -93,8 +93,12 @@ def _tree(job: WheelJob, scratch: Path) -> Path:
 
 @contextmanager
 def _log(job: WheelJob, shop: Workshop) -> Iterator[tuple[Path, Workshop]]:
-    """Give the log of a job, and the workshop whose lines also go there at once, whatever happens to this process."""
-    with shop.store.log(f"{job.name}-{job.key[:16]}.log") as file:
+    """Give the log of a job, and the workshop whose lines also go there at once, whatever happens to this process.
+
+    A job that goes on writes behind what its earlier attempts said.
+    """
+    begun = shop.store.unfinished(job.key).exists()
+    with shop.store.log(f"{job.name}-{job.key[:16]}.log", append=begun) as file:
 
         def hear(line: str) -> None:
             file.write(f"{line}\n".encode())

@@ -214,6 +214,8 @@ def test_an_interrupted_compilation_goes_on_with_its_object_files(
     assert "going on with the object files of the last attempt" in bench.lines
     assert sorted(before + bench.compiled) == [f"unit{number}" for number in range(UNITS)]
     assert not bench.store.unfinished(job.key).exists()
+    said = (bench.store.root / "logs" / f"hungry-{job.key[:16]}.log").read_text()
+    assert said.count(" at a time within ") == 2  # of both attempts
 
 
 def test_an_error_in_the_source_is_remembered_with_its_log_and_fails_at_once_until_it_is_retried(bench: Bench) -> None:
