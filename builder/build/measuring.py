@@ -22,7 +22,8 @@ UNKNOWN_UNIT = 2 << 30  # a C++ file with many templates; what nvcc takes is in 
 class Measures(Document):
     """What a job took in all its attempts since it was last started.
 
-    Times are in seconds, sizes in bytes: `unit_memory` of the largest single process, `peak_memory` of all together.
+    Times are in seconds, sizes in bytes: `unit_memory` of the largest single process, `peak_memory` of
+    all together (what they share counts for each).
     An attempt that was killed as a whole has measured its time alone. `jobs` is how many ran at a time in the end.
     """
 

@@ -47,11 +47,13 @@ runpy.run_path("make_wheel.py", run_name="__main__")
 """
 # Compiles as ninja does: MAX_JOBS at a time, whole objects are kept, what runs is counted.
 PACKAGE = """
-import os, pathlib, subprocess, sys, zipfile
+import os, pathlib, shutil, subprocess, sys, zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 out, objects = pathlib.Path(sys.argv[1]), pathlib.Path("objects")
 objects.mkdir(exist_ok=True)
+shutil.rmtree("holding", ignore_errors=True)
+os.mkdir("holding")
 pathlib.Path(".ninja_log").touch()
 names = [f"unit{number}" for number in range(UNITS)]
 
@@ -72,11 +74,16 @@ with zipfile.ZipFile(out / "hungry-1.0-py3-none-any.whl", "w") as wheel:
     for name in names:
         wheel.writestr(zipfile.ZipInfo(name), (objects / name).read_bytes())
 """
+# Holds its memory until as many of them hold theirs as are allowed at a time, or others must have been killed.
 COMPILER = """
-import pathlib, sys, time
+import os, pathlib, sys, time
 memory = bytearray(UNIT_BYTES)
 memory[::4096] = b"x" * len(memory[::4096])
-time.sleep(SECONDS)
+pathlib.Path("holding", sys.argv[1]).touch()
+for _ in range(250):
+    if len(os.listdir("holding")) >= int(os.environ["MAX_JOBS"]):
+        break
+    time.sleep(0.02)
 pathlib.Path(sys.argv[2]).write_text(f"object of {sys.argv[1]}")
 """
 
@@ -92,10 +99,10 @@ class Bench:
     lines: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def job(self, *, compiler: str = COMPILER, seconds: float = 0.3, package: str = PACKAGE) -> WheelJob:
-        """Return the job of a package whose every unit holds UNIT_BYTES for some seconds."""
+    def job(self, *, compiler: str = COMPILER, package: str = PACKAGE) -> WheelJob:
+        """Return the job of a package whose every unit holds UNIT_BYTES."""
         self.folder.mkdir(exist_ok=True)
-        values = {"UNITS": str(UNITS), "UNIT_BYTES": str(UNIT_BYTES), "SECONDS": str(seconds)}
+        values = {"UNITS": str(UNITS), "UNIT_BYTES": str(UNIT_BYTES)}
         for name, text in (("make_wheel.py", package), ("compiler.py", compiler)):
             for word, value in values.items():
                 text = text.replace(word, value)  # noqa: PLW2901
@@ -169,11 +176,9 @@ def test_with_a_quarter_of_the_memory_a_build_that_would_be_killed_completes_wit
     wheel = build_wheel(job, bench.shop(FULL_MEMORY // 4))
     measured = measures_of(job.key, bench.store)
     assert measured is not None
-    assert (measured.jobs, measured.attempts) == (1, 3)
-    assert bench.warnings == [
-        "hungry: the kernel killed a compiler for want of memory; it goes on with 2 at a time",
-        "hungry: the kernel killed a compiler for want of memory; it goes on with 1 at a time",
-    ]
+    assert bench.warnings[0] == "hungry: the kernel killed a compiler for want of memory; it goes on with 2 at a time"
+    assert measured.attempts == 1 + len(bench.warnings)
+    assert measured.jobs < 4
     assert sorted(bench.compiled) == [f"unit{number}" for number in range(UNITS)]  # none of them twice
     assert wheel.sha256 == whole.sha256
 
@@ -198,24 +203,37 @@ def test_what_was_learned_of_a_unit_bounds_the_jobs_of_the_next_version(bench: B
     assert bench.warnings == []
 
 
-def test_an_interrupted_compilation_goes_on_with_its_object_files(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = bench.job(seconds=0.5)
-    monkeypatch.setattr(benches, "TIMEOUT", 3.0)
-    with pytest.raises(BuildFailedError, match="was stopped after 3 s") as caught:
-        build_wheel(job, bench.shop(jobs=1))
-    assert "it goes on" in caught.value.remedy
+def test_an_interrupted_compilation_goes_on_with_its_object_files(bench: Bench) -> None:
+    job = bench.job()
+
+    def interrupt(line: str) -> None:
+        bench.lines.append(line)
+        if len(bench.compiled) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_wheel(job, replace(bench.shop(jobs=1), on_line=interrupt))
     before = bench.compiled
-    assert before
-    monkeypatch.undo()
     bench.lines.clear()
     build_wheel(job, bench.shop(jobs=1))
     assert "going on with the object files of the last attempt" in bench.lines
-    assert sorted(before + bench.compiled) == [f"unit{number}" for number in range(UNITS)]
+    assert len(bench.compiled) in {UNITS - 3, UNITS - 4}  # the fourth may have been whole, or cut short
+    assert {*before, *bench.compiled} >= {f"unit{number}" for number in range(3)}
+    assert not {*before} & {*bench.compiled}
     assert not bench.store.unfinished(job.key).exists()
     said = (bench.store.root / "logs" / f"hungry-{job.key[:16]}.log").read_text()
     assert said.count(" at a time within ") == 2  # of both attempts
+
+
+def test_a_compilation_that_takes_too_long_is_stopped_and_may_go_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = bench.job(compiler="import time; time.sleep(600)")
+    monkeypatch.setattr(benches, "TIMEOUT", 2.0)
+    with pytest.raises(BuildFailedError, match=r"was stopped after \d+ s") as caught:
+        build_wheel(job, bench.shop(jobs=1))
+    assert "it goes on" in caught.value.remedy
+    assert bench.store.result(FAILURE, job.key) is None
 
 
 def test_an_error_in_the_source_is_remembered_with_its_log_and_fails_at_once_until_it_is_retried(bench: Bench) -> None:
