@@ -17,7 +17,7 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from builder.lock.python import requirements_of, separate_compiler, toolchain_requirements
+from builder.lock.requirements import requirements_of, separate_compiler, toolchain_requirements
 from builder.lock.sources import declared_projects
 from builder.lock.stage import locked_recipe
 from builder.recipe.source import RecipeFile, read_recipe

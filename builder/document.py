@@ -28,7 +28,7 @@ _DAMAGED = "restore the file from version control, or make it again with `envbui
 class Document(BaseModel):
     """A value that crosses a file border: frozen, closed, strict."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     @classmethod
     def from_json(cls, data: bytes | str, *, source: str) -> Self:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from builder.compare.side import image_side, lock_side
 from builder.errors import InvalidDocumentError, StaleLockError, UsageError
-from builder.lock.lockfile import changed_fields, parse_lock, question_of, read_lock
+from builder.lock.lockfile import parse_lock, read_lock
+from builder.lock.question import changed_fields, question_of
 from builder.process import run
 from builder.recipe.source import complaint_lines, parse_recipe, read_recipe
 from builder.recipe.workspace import workspace_of

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from builder.explain.graph import Edge, chains_to
 from builder.explain.metadata import index_words, requirements_by_name
 from builder.explain.model import Explanation, Link, Want
-from builder.lock.python import built_packages
+from builder.lock.requirements import built_packages
 from builder.lock.sources import declared_projects
 from builder.lock.target import target_of
 from builder.lock.wishes import compiler_wishes, stack_wishes, toolchain_wishes

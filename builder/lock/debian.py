@@ -31,14 +31,6 @@ if TYPE_CHECKING:
     from builder.settings import Settings
     from builder.store import Store
 
-# What an image with a Python inference stack needs: torch's libraries link libstdc++ and libgomp, which Debian's
-# python3 does not bring.
-BASE_PACKAGES = ("ca-certificates", "libgomp1", "libstdc++6", "python3")
-
-# What nvcc and Python's extension modules need to compile. torch's cpp_extension bounds gcc below 16 for CUDA 13.0 and
-# has no entry for 13.1; bookworm has gcc 12, trixie has 14.
-TOOLCHAIN_PACKAGES = ("binutils", "ccache", "g++", "gcc", "make", "python3-dev")
-
 _APT_FOLDERS = (
     "etc/apt/apt.conf.d",
     "etc/apt/preferences.d",

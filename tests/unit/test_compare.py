@@ -20,8 +20,8 @@ from builder.dockerd.image_facts import facts_of, layers_of
 from builder.document import sha256_bytes
 from builder.engine import Exit, ImageFacts, ImageLayer
 from builder.errors import BuildFailedError, InvalidDocumentError, StaleLockError, UsageError
-from builder.lock.lockfile import question_of
 from builder.lock.model import LockedGit
+from builder.lock.question import question_of
 from builder.process import run
 from builder.recipe.source import read_recipe
 from builder.settings import settings_from

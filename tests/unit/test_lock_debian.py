@@ -12,8 +12,6 @@ import pytest
 from builder.document import sha256_bytes
 from builder.errors import ResolveError
 from builder.lock.debian import (
-    BASE_PACKAGES,
-    TOOLCHAIN_PACKAGES,
     DebGoneError,
     chosen_packages,
     fetch_debs,
@@ -29,6 +27,7 @@ from builder.lock.debian_archive import (
     suites_of,
 )
 from builder.lock.model import DebianLock, DebianRelease
+from builder.lock.question import BASE_PACKAGES, TOOLCHAIN_PACKAGES
 from builder.process import MissingProgramError
 from builder.settings import settings_from
 from builder.store import Store

@@ -11,10 +11,11 @@ from builder.console import Console
 from builder.document import canonical_yaml, sha256_bytes
 from builder.errors import StaleLockError, UsageError
 from builder.lock.changes import changes_between
-from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN, question_of, write_lock
+from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN, write_lock
 from builder.lock.model import DebianLock, DebianRelease, LockedDeb, LockFile
 from builder.lock.pylock import write_pylock
 from builder.lock.python import resolve_python
+from builder.lock.question import question_of
 from builder.lock.stage import lock_recipe, locked_recipe, previous_lock
 from builder.lock.target import Target
 from builder.lock.update import Update

@@ -21,8 +21,8 @@ from builder.build.stage import find_plan
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
 from builder.errors import UsageError
-from builder.lock.lockfile import question_of
 from builder.lock.model import LockedWheel
+from builder.lock.question import question_of
 from builder.lock.stage import locked_recipe
 from builder.recipe.source import read_recipe
 from builder.recipe.workspace import workspace_of
