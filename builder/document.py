@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -112,7 +111,9 @@ def write_together(files: Mapping[Path, bytes]) -> None:
 
 def _written_beside(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    from tempfile import mkstemp  # noqa: PLC0415 - slow to import, and most commands write nothing
+
+    descriptor, name = mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

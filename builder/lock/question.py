@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ResolveError
-from builder.lock.patches import locked_patches
+from builder.lock.patchfiles import locked_patches
 from builder.lock.project import local_declarations
 from builder.lock.requirements import BUILD_TOOLS, COMPILER_PARTS, INSTALLER, build_requirements, built_packages
 from builder.recipe.model import BuildSettings

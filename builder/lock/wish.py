@@ -9,7 +9,8 @@ from packaging.utils import canonicalize_name
 
 from builder.document import sha256_file
 from builder.lock.archive import write_archive
-from builder.lock.patches import locked_patches, patched_tree
+from builder.lock.patches import patched_tree
+from builder.lock.patchfiles import locked_patches
 
 if TYPE_CHECKING:
     from pathlib import Path
