@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from builder.beside import Beside
 from builder.document import canonical_yaml, sha256_bytes
 from builder.lock.conflict import UnsatisfiableError
 from builder.lock.debian import resolve_debian
@@ -18,12 +19,13 @@ from builder.lock.python import resolve_wheels
 from builder.lock.question import question_of
 from builder.lock.refusal import placed
 from builder.lock.requirements import requirements_of, separate_compiler, toolchain_requirements
-from builder.lock.sources import locked_source, source_declarations
+from builder.lock.sources import guessed_projects, locked_source, source_declarations
 from builder.lock.update import Update
 from builder.lock.wish import wishes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
 
     from builder.lock.model import DebianLock, Lock, LockedWheel
     from builder.lock.project import Project
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from builder.settings import Settings
     from builder.store import Store
 
+T = TypeVar("T")
 NOTHING = Update()
 
 
@@ -43,57 +46,70 @@ def resolve_lock(
     Versions of the `previous` lock are kept where the recipe still allows them, but for those that `update` lets go.
     Debian's packages are kept together or, where the recipe asks for others, chosen anew together.
     """
-    question = question_of(source)
-    refuse_unreachable(source.recipe, settings)
-    with ThreadPoolExecutor(1) as pool:  # Debian's resolver is another program: it works beside uv
-        kept, worlds = _kept_debian(question["debian"], previous, update), question["debian"]
-        debian = pool.submit(
-            lambda: kept or resolve_debian(worlds["suite"], worlds["base"], worlds["toolchain"], store, settings)
+    question, recipe = question_of(source), source.recipe
+    refuse_unreachable(recipe, settings)
+    with Beside() as beside:  # Debian's resolver and uv are other programs, and all wait for the network
+        debian = beside.start(lambda: _debian(question["debian"], previous, update, store, settings))
+        before = _wheels_before(previous, update)
+        asked = _Asked(
+            lambda lines, name: resolve_wheels(recipe, lines, store, settings, preferred=before[name]), beside
         )
-        sources = {wish.name: (wish, locked_source(wish)) for wish in wishes_of(source, store, settings)}
-        projects = {
-            **{name: source_declarations(locked, wish) for name, (wish, locked) in sources.items()},
-            **local_projects(source.recipe, source.folder),
-        }
+        local = local_projects(recipe, source.folder)
+        guessed = guessed_projects(recipe)
+        if {*local, *guessed} == {name for name, package in recipe.stack.items() if package.from_source}:
+            asked.wheels(PYLOCK, requirements_of(recipe, {**guessed, **local}))
+        wishes = {wish.name: wish for wish in wishes_of(source, store, settings)}
+        sources = _results({name: beside.start(partial(locked_source, wish)) for name, wish in wishes.items()})
+        projects = {**{name: source_declarations(sources[name], wish) for name, wish in wishes.items()}, **local}
         try:
-            files = _python_files(source.recipe, projects, _wheels_before(previous, update), store, settings)
+            files = _python_files(recipe, projects, asked)
         except UnsatisfiableError as error:
             raise placed(error, source, projects) from error
         file = LockFile(
             question=question,
             debian=debian.result(),
             python={name: sha256_bytes(content) for name, content in files.items()},
-            sources=tuple(locked for _, locked in sources.values()) or None,
+            sources=tuple(sources.values()) or None,
             tools={"uv": version("uv")},
         )
     return {**files, LOCK: canonical_yaml(file.to_plain())}
 
 
-def _kept_debian(asked: dict[str, Any], previous: Lock | None, update: Update) -> DebianLock | None:
+class _Asked:
+    """The questions about wheels that are under way: one asked again has the answer of the first time."""
+
+    def __init__(self, resolve: Callable[[tuple[str, ...], str], tuple[LockedWheel, ...]], beside: Beside) -> None:
+        self._resolve = resolve
+        self._beside = beside
+        self._asked: dict[tuple[str, tuple[str, ...]], Future[tuple[LockedWheel, ...]]] = {}
+
+    def wheels(self, name: str, lines: tuple[str, ...]) -> Future[tuple[LockedWheel, ...]]:
+        """Begin to resolve the requirements of one file of the lock, if that has not begun before."""
+        if (name, lines) not in self._asked:
+            self._asked[name, lines] = self._beside.start(partial(self._resolve, lines, name))
+        return self._asked[name, lines]
+
+
+def _results(begun: Mapping[str, Future[T]]) -> dict[str, T]:
+    return {name: future.result() for name, future in begun.items()}
+
+
+def _debian(
+    asked: dict[str, Any], previous: Lock | None, update: Update, store: Store, settings: Settings
+) -> DebianLock:
     if previous is None or update.moves_debian or previous.file.question.get("debian") != asked:
-        return None
+        return resolve_debian(asked["suite"], asked["base"], asked["toolchain"], store, settings)
     return previous.file.debian
 
 
-def _python_files(
-    recipe: Recipe,
-    projects: Mapping[str, Project],
-    before: Mapping[str, tuple[LockedWheel, ...]],
-    store: Store,
-    settings: Settings,
-) -> dict[str, bytes]:
+def _python_files(recipe: Recipe, projects: Mapping[str, Project], asked: _Asked) -> dict[str, bytes]:
     wished = {
         PYLOCK: requirements_of(recipe, projects),
         TOOLCHAIN: toolchain_requirements(recipe, projects),
         COMPILER: separate_compiler(recipe, projects),
     }
-    asked = {name: lines for name, lines in wished.items() if lines or name == PYLOCK}
-    with ThreadPoolExecutor(len(asked)) as pool:  # uv waits for the index most of the time
-        found = {
-            name: pool.submit(resolve_wheels, recipe, lines, store, settings, preferred=before[name])
-            for name, lines in asked.items()
-        }
-    return {name: write_pylock(wheels.result(), python=recipe.python) for name, wheels in found.items()}
+    begun = {name: asked.wheels(name, lines) for name, lines in wished.items() if lines or name == PYLOCK}
+    return {name: write_pylock(wheels, python=recipe.python) for name, wheels in _results(begun).items()}
 
 
 def _wheels_before(previous: Lock | None, update: Update) -> dict[str, tuple[LockedWheel, ...]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from builder.errors import ResolveError
 from builder.lock.archive import read_texts
 from builder.lock.gitsource import archive_git, locked_git
 from builder.lock.model import LockedGit, LockedSdist
-from builder.lock.project import local_projects, named, source_project
+from builder.lock.project import Project, local_projects, named, source_project
 from builder.lock.sdist import archive_sdist, locked_sdist
 from builder.lock.wheels import fetch_wheels
 from builder.lock.wish import wishes_of
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.lock.model import Lock
-    from builder.lock.project import Project
     from builder.lock.wish import Wish
+    from builder.recipe.model import Package, Recipe
     from builder.recipe.source import RecipeFile
     from builder.settings import Settings
     from builder.store import Store
@@ -73,6 +75,24 @@ def source_declarations(source: Source, wish: Wish) -> Project:
         known=known_package(wish.name).dependencies,
     )
     return named(wish.name, project, wish.place)
+
+
+def guessed_projects(recipe: Recipe) -> dict[str, Project]:
+    """Return what fetched sources probably declare, for those of which the recipe or our own data knows it.
+
+    Good for beginning a question before the sources are here; the answer counts if they turn out to say the same.
+    """
+    return {
+        name: Project(name=canonicalize_name(name), dependencies=dependencies, extras={}, build_requirements=())
+        for name, package in recipe.stack.items()
+        if package.from_source and package.path is None and not package.extras
+        if (dependencies := _known_dependencies(name, package)) is not None
+    }
+
+
+def _known_dependencies(name: str, package: Package) -> tuple[str, ...] | None:
+    said = package.build.dependencies if package.build else None
+    return known_package(name).dependencies if said is None else said
 
 
 def declared_projects(source: RecipeFile, lock: Lock, store: Store, settings: Settings) -> dict[str, Project]:
