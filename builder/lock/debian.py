@@ -191,7 +191,7 @@ def _index(signed: SignedRelease, store: Store) -> str:
 
 
 class _Apt:
-    """An apt of its own: no privileges, no machine, only the index that it is given, whose signature was checked before.
+    """An apt of its own: no privileges, no machine, only the index that it is given, which was checked before.
 
     It is given its paths relative to `root`, where it runs: its lists of sources cannot name a path with a space.
     """

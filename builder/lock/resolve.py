@@ -57,14 +57,15 @@ def resolve_lock(
         local = local_projects(recipe, source.folder)
         guessed = guessed_projects(recipe)
         if {*local, *guessed} == {name for name, package in recipe.stack.items() if package.from_source}:
-            asked.wheels(PYLOCK, requirements_of(recipe, {**guessed, **local}))
+            _begin(recipe, {**guessed, **local}, asked)
         wishes = {wish.name: wish for wish in wishes_of(source, store, settings)}
         sources = _results({name: beside.start(partial(locked_source, wish)) for name, wish in wishes.items()})
         projects = {**{name: source_declarations(sources[name], wish) for name, wish in wishes.items()}, **local}
         try:
-            files = _python_files(recipe, projects, asked)
+            wheels = _results(_begin(recipe, projects, asked))
         except UnsatisfiableError as error:
             raise placed(error, source, projects) from error
+        files = {name: write_pylock(found, python=recipe.python) for name, found in wheels.items()}
         file = LockFile(
             question=question,
             debian=debian.result(),
@@ -102,14 +103,16 @@ def _debian(
     return previous.file.debian
 
 
-def _python_files(recipe: Recipe, projects: Mapping[str, Project], asked: _Asked) -> dict[str, bytes]:
+def _begin(
+    recipe: Recipe, projects: Mapping[str, Project], asked: _Asked
+) -> dict[str, Future[tuple[LockedWheel, ...]]]:
+    """Begin to resolve each file of the lock that the recipe needs, its sources being what `projects` declare."""
     wished = {
         PYLOCK: requirements_of(recipe, projects),
         TOOLCHAIN: toolchain_requirements(recipe, projects),
         COMPILER: separate_compiler(recipe, projects),
     }
-    begun = {name: asked.wheels(name, lines) for name, lines in wished.items() if lines or name == PYLOCK}
-    return {name: write_pylock(wheels, python=recipe.python) for name, wheels in _results(begun).items()}
+    return {name: asked.wheels(name, lines) for name, lines in wished.items() if lines or name == PYLOCK}
 
 
 def _wheels_before(previous: Lock | None, update: Update) -> dict[str, tuple[LockedWheel, ...]]:

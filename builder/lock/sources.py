@@ -11,7 +11,7 @@ from builder.errors import ResolveError
 from builder.lock.archive import read_texts
 from builder.lock.gitsource import archive_git, locked_git
 from builder.lock.model import LockedGit, LockedSdist
-from builder.lock.project import Project, local_projects, named, source_project
+from builder.lock.project import DEFAULT_BUILD_REQUIREMENTS, Project, local_projects, named, source_project
 from builder.lock.sdist import archive_sdist, locked_sdist
 from builder.lock.wheels import fetch_wheels
 from builder.lock.wish import wishes_of
@@ -83,7 +83,12 @@ def guessed_projects(recipe: Recipe) -> dict[str, Project]:
     Good for beginning a question before the sources are here; the answer counts if they turn out to say the same.
     """
     return {
-        name: Project(name=canonicalize_name(name), dependencies=dependencies, extras={}, build_requirements=())
+        name: Project(
+            name=canonicalize_name(name),
+            dependencies=dependencies,
+            extras={},
+            build_requirements=DEFAULT_BUILD_REQUIREMENTS,
+        )
         for name, package in recipe.stack.items()
         if package.from_source and package.path is None and not package.extras
         if (dependencies := _known_dependencies(name, package)) is not None
