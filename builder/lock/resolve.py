@@ -18,7 +18,7 @@ from builder.lock.pylock import write_pylock
 from builder.lock.python import resolve_wheels
 from builder.lock.question import question_of
 from builder.lock.refusal import placed
-from builder.lock.requirements import requirements_of, separate_compiler, toolchain_requirements
+from builder.lock.requirements import built_packages, requirements_of, separate_compiler, toolchain_requirements
 from builder.lock.sources import guessed_projects, locked_source, source_declarations
 from builder.lock.update import Update
 from builder.lock.wish import wishes_of
@@ -55,9 +55,9 @@ def resolve_lock(
             lambda lines, name: resolve_wheels(recipe, lines, store, settings, preferred=before[name]), beside
         )
         local = local_projects(recipe, source.folder)
-        guessed = guessed_projects(recipe)
-        if {*local, *guessed} == {name for name, package in recipe.stack.items() if package.from_source}:
-            _begin(recipe, {**guessed, **local}, asked)
+        guessed = {**guessed_projects(recipe), **local}
+        if len(guessed) == len(built_packages(recipe)):
+            _begin(recipe, guessed, asked)
         wishes = {wish.name: wish for wish in wishes_of(source, store, settings)}
         sources = _results({name: beside.start(partial(locked_source, wish)) for name, wish in wishes.items()})
         projects = {**{name: source_declarations(sources[name], wish) for name, wish in wishes.items()}, **local}

@@ -91,7 +91,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipeFile:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setattr("builder.lock.lockfile.resolve_debian", lambda *_: DEBIAN)
+    monkeypatch.setattr("builder.lock.resolve.resolve_debian", lambda *_: DEBIAN)
     head = commit(tmp_path / "mirror" / "sgl-project" / "sglang.git", SGLANG)
     (tmp_path / ".gitconfig").write_text(f'[url "{tmp_path}/mirror/"]\n\tinsteadOf = https://github.com/\n')
     path = tmp_path / "recipes" / RECIPE.name

@@ -152,7 +152,7 @@ def test_debian_is_asked_for_anew_where_it_may_move(
     update: Update, source: RecipeFile, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved = DEBIAN.model_copy(update={"base": (DEB.model_copy(update={"version": "2.41-13"}),)})
-    monkeypatch.setattr("builder.lock.lockfile.resolve_debian", lambda *_: moved)
+    monkeypatch.setattr("builder.lock.resolve.resolve_debian", lambda *_: moved)
     before = previous_lock(source)
     changes = changes_between(before, lock_recipe(source, tools, update=update))
     assert "debian: libc6 2.41-12 -> 2.41-13" in [change.line for change in changes]
@@ -161,7 +161,7 @@ def test_debian_is_asked_for_anew_where_it_may_move(
 def test_everything_moves_when_all_are_let_go(
     source: RecipeFile, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.lock.lockfile.resolve_debian", lambda *_: DEBIAN)
+    monkeypatch.setattr("builder.lock.resolve.resolve_debian", lambda *_: DEBIAN)
     lock_recipe(source, tools, update=Update(everything=True))
     assert versions(source) == {"app": "1.0", "base": "2.0", "deep": "2.0", "lib": "2.0", "other": "1.0"}
 
@@ -203,7 +203,7 @@ def test_a_torn_lock_is_made_anew_and_not_in_the_way(
     source: RecipeFile, tools: Tools, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (workspace_of(source).lock / PYLOCK).write_bytes(b"torn")
-    monkeypatch.setattr("builder.lock.lockfile.resolve_debian", lambda *_: DEBIAN)
+    monkeypatch.setattr("builder.lock.resolve.resolve_debian", lambda *_: DEBIAN)
     lock_recipe(source, tools)
     assert versions(source)["lib"] == "2.0"
     assert "is damaged: it is made anew" in capsys.readouterr().err
