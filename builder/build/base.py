@@ -18,7 +18,7 @@ from builder.process import run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from builder.lock.model import DebianLock, LockedDeb
+    from builder.lock.model import DebianLock, Lock, LockedDeb
     from builder.store import Store
 
 LAYOUT = 1  # raise when the same .debs shall become another file tree
@@ -80,6 +80,13 @@ def base_key(debian: DebianLock) -> str:
             "environment": _ENVIRONMENT,
         }
     )
+
+
+def base_identity(lock: Lock) -> str:
+    """Return the key of a lock's base: of its bootstrap, or of the image that it is."""
+    if lock.file.debian is not None:
+        return base_key(lock.file.debian)
+    return key_of({"image": lock.file.base.digest if lock.file.base else None})
 
 
 def bootstrap_base(debian: DebianLock, store: Store, on_line: Callable[[str], None] | None = None) -> RootFilesystem:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from builder.lock.choice import ChosenWheel
-    from builder.lock.model import LockedWheel
+    from builder.lock.model import LockedImage, LockedWheel
     from builder.lock.target import Target
     from builder.recipe.model import Index, Recipe
     from builder.settings import Settings
@@ -31,16 +31,18 @@ def resolve_wheels(
     store: Store,
     settings: Settings,
     *,
+    base: LockedImage | None = None,
     preferred: Iterable[LockedWheel] = (),
 ) -> tuple[LockedWheel, ...]:
     """Return the wheels that satisfy requirements of a recipe's image or toolchain, by name.
 
-    `preferred` are wheels of a lock before, kept where they can be.
+    `base` is the locked base where that is an image of a registry; `preferred` are wheels of a lock before, kept where
+    they can be.
     """
     indexes = mirrored(recipe.indexes, settings)
     return resolve_python(
         requirements,
-        target=target_of(recipe),
+        target=target_of(recipe, base),
         store=store,
         settings=settings,
         overrides=tuple(_overrides(recipe)),

@@ -30,12 +30,15 @@ TOOLCHAIN_PACKAGES = ("binutils", "ccache", "g++", "gcc", "make", "python3-dev")
 def question_of(source: RecipeFile) -> dict[str, Any]:
     """Return what the lock of a recipe answers, as plain data: equal questions have equal answers."""
     recipe = source.recipe
-    if recipe.base.debian is None:
-        raise ResolveError(
-            f"{source.path}: base.image: only a bootstrapped Debian base can be locked so far",
-            remedy="write `base: {debian: trixie}`",
-        )
-    compiled = any(package.from_source for package in recipe.stack.values())
+    compiled = built_packages(recipe)
+    if recipe.base.image is not None:
+        if compiled:
+            raise ResolveError(
+                f"{source.place_of('base', 'image')}: {', '.join(compiled)} must be compiled, and a toolchain is made "
+                "only on top of a Debian base",
+                remedy="write `base: {debian: trixie}`, or take released wheels for this image",
+            )
+        return {"base": {"image": recipe.base.image}, "python": python_question(recipe, source.folder)}
     return {
         "debian": {
             "suite": recipe.base.debian,

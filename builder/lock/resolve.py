@@ -10,6 +10,7 @@ from builder.beside import Beside
 from builder.document import canonical_yaml, sha256_bytes
 from builder.lock.conflict import UnsatisfiableError
 from builder.lock.debian import resolve_debian
+from builder.lock.image_base import resolve_image
 from builder.lock.index import refuse_unreachable
 from builder.lock.lockfile import COMPILER, LOCK, PYLOCK, TOOLCHAIN
 from builder.lock.model import LockFile
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from builder.lock.model import DebianLock, Lock, LockedWheel
+    from builder.lock.model import DebianLock, Lock, LockedImage, LockedWheel
     from builder.lock.project import Project
     from builder.recipe.model import Recipe
     from builder.recipe.source import RecipeFile
@@ -49,10 +50,12 @@ def resolve_lock(
     question, recipe = question_of(source), source.recipe
     refuse_unreachable(recipe, settings)
     with Beside() as beside:  # Debian's resolver and uv are other programs, and all wait for the network
-        debian = beside.start(lambda: _debian(question["debian"], previous, update, store, settings))
+        base = _image(recipe, previous, update, store, settings)
+        debian = beside.start(lambda: _debian(question.get("debian"), previous, update, store, settings))
         before = _wheels_before(previous, update)
         asked = _Asked(
-            lambda lines, name: resolve_wheels(recipe, lines, store, settings, preferred=before[name]), beside
+            lambda name, lines: resolve_wheels(recipe, lines, store, settings, base=base, preferred=before[name]),
+            beside,
         )
         local = local_projects(recipe, source.folder)
         guessed = {**guessed_projects(recipe), **local}
@@ -69,6 +72,7 @@ def resolve_lock(
         file = LockFile(
             question=question,
             debian=debian.result(),
+            base=base,
             python={name: sha256_bytes(content) for name, content in files.items()},
             sources=tuple(sources.values()) or None,
             tools={"uv": version("uv")},
@@ -79,7 +83,7 @@ def resolve_lock(
 class _Asked:
     """The questions about wheels that are under way: one asked again has the answer of the first time."""
 
-    def __init__(self, resolve: Callable[[tuple[str, ...], str], tuple[LockedWheel, ...]], beside: Beside) -> None:
+    def __init__(self, resolve: Callable[[str, tuple[str, ...]], tuple[LockedWheel, ...]], beside: Beside) -> None:
         self._resolve = resolve
         self._beside = beside
         self._asked: dict[tuple[str, tuple[str, ...]], Future[tuple[LockedWheel, ...]]] = {}
@@ -87,7 +91,7 @@ class _Asked:
     def wheels(self, name: str, lines: tuple[str, ...]) -> Future[tuple[LockedWheel, ...]]:
         """Begin to resolve the requirements of one file of the lock, if that has not begun before."""
         if (name, lines) not in self._asked:
-            self._asked[name, lines] = self._beside.start(partial(self._resolve, lines, name))
+            self._asked[name, lines] = self._beside.start(partial(self._resolve, name, lines))
         return self._asked[name, lines]
 
 
@@ -95,9 +99,24 @@ def _results(begun: Mapping[str, Future[T]]) -> dict[str, T]:
     return {name: future.result() for name, future in begun.items()}
 
 
+def _image(
+    recipe: Recipe, previous: Lock | None, update: Update, store: Store, settings: Settings
+) -> LockedImage | None:
+    """Return the base image, the locked one as long as the recipe names the same and nobody asks to move it."""
+    if recipe.base.image is None:
+        return None
+    if previous is not None and not update.moves_base:
+        same = previous.file.question.get("base") == {"image": recipe.base.image}
+        if same and previous.file.question["python"]["python"] == recipe.python:
+            return previous.file.base
+    return resolve_image(recipe.base.image, recipe.python, store, settings)
+
+
 def _debian(
-    asked: dict[str, Any], previous: Lock | None, update: Update, store: Store, settings: Settings
-) -> DebianLock:
+    asked: dict[str, Any] | None, previous: Lock | None, update: Update, store: Store, settings: Settings
+) -> DebianLock | None:
+    if asked is None:
+        return None
     if previous is None or update.moves_debian or previous.file.question.get("debian") != asked:
         return resolve_debian(asked["suite"], asked["base"], asked["toolchain"], store, settings)
     return previous.file.debian

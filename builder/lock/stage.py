@@ -40,15 +40,19 @@ def _lock_recipe(source: RecipeFile, tools: Tools, update: Update) -> Lock:
         tools.console.current("lock")
         return previous
     tools.console.say(f"  lock: {', '.join(changed or ('asked to update',))}")
-    with tools.console.step("resolve Debian packages and wheels") as step:
+    with tools.console.step("resolve the base and the wheels") as step:
         resolve = partial(resolve_lock, source, previous, tools.store, tools.settings, update)
         files = mended(tools.store, resolve, tools.console.warn)
         write_lock(workspace_of(source).lock, files)
         locked = locked_recipe(source)
-        step.end(f"{len(locked.file.debian.base)} Debian packages, {len(locked.wheels)} wheels")
+        step.end(f"{_base_words(locked)}, {len(locked.wheels)} wheels")
     if previous is not None:
         _show_changes(previous, locked, tools.console)
     return locked
+
+
+def _base_words(lock: Lock) -> str:
+    return lock.file.base.reference[:-52] if lock.file.base else f"{len(lock.base_debs)} Debian packages"
 
 
 def locked_recipe(source: RecipeFile) -> Lock:
