@@ -34,6 +34,7 @@ def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
         "description": one_line(recipe.description) or "an inference stack",
         "suite": lock.file.debian.suite if lock.file.debian else "",
         "image": lock.file.base.reference if lock.file.base else "",
+        "user": lock.file.base.user if lock.file.base else None,
         "base": lock.base_debs,
         "debs": lock.toolchain_debs,
         "built": built,

@@ -57,6 +57,7 @@ def resolve_image(
         ),
         environment=dict(line.split("=", 1) for line in run.get("Env") or () if "=" in line),
         labels={str(name): str(value) for name, value in (run.get("Labels") or {}).items()},
+        user=run.get("User") or None,
         python=files.interpreter(python, image, PLACE),
         glibc=files.glibc_minor(image, PLACE),
         packages=files.packages,

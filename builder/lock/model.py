@@ -65,8 +65,9 @@ class LockedLayer(Document):
 class LockedImage(Document):
     """A base image for one platform: which it is, what its config says, what was read from its file system.
 
-    `created` is ISO 8601 in UTC, `python` the path of the interpreter, `glibc` the minor version of glibc 2;
-    `packages` are the versions of its Debian or Ubuntu packages by name, empty where it has no such list.
+    `created` is ISO 8601 in UTC, `user` who its programs run as (None: root), `python` the path of the interpreter,
+    `glibc` the minor version of glibc 2; `packages` are the versions of its Debian or Ubuntu packages by name, empty
+    where it has no such list.
     """
 
     image: str
@@ -76,6 +77,7 @@ class LockedImage(Document):
     layers: Annotated[tuple[LockedLayer, ...], Field(min_length=1)]
     environment: dict[str, str] = {}
     labels: dict[str, str] = {}
+    user: str | None = None
     python: str
     glibc: int
     packages: dict[str, str] = {}
