@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from builder.errors import InvalidDocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 CHUNK = 1 << 20
 _SHA256 = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
@@ -90,23 +90,11 @@ def key_of(value: Any) -> str:  # noqa: ANN401 - any JSON value
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old bytes or the new ones, never a part."""
-    write_together({path: data})
-
-
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Write several files, each old or new and never a part; none is replaced before all are on the disk.
-
-    They are replaced in the order given: the last is the one that says that the others are complete.
-    """
-    temporaries: dict[Path, Path] = {}
+    temporary = _written_beside(path, data)
     try:
-        for path, data in files.items():
-            temporaries[path] = _written_beside(path, data)
-        for path, temporary in temporaries.items():
-            temporary.replace(path)
+        temporary.replace(path)
     finally:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _written_beside(path: Path, data: bytes) -> Path:

@@ -220,7 +220,7 @@ class Store:
     def _sweep(self) -> None:
         for path in (self.root / "tmp").iterdir():
             owner = path.name.split("-", 1)[0]
-            if owner.isdigit() and not _is_running(int(owner)):
+            if owner.isdigit() and not is_running(int(owner)):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -248,7 +248,8 @@ def prove_all(store: Store, files: Iterable[str]) -> None:
             pass
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Say whether a process with this id runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The lock on disk: written whole, read strictly, refused when it answers another question than the recipe asks."""
+"""The lock on disk: read strictly, refused when it answers another question than the recipe asks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from builder.document import key_of, sha256_bytes, write_together
+from builder.document import key_of, sha256_bytes
 from builder.errors import InvalidDocumentError, StaleLockError
 from builder.lock.model import Lock, LockFile
 from builder.lock.pylock import read_pylock
@@ -84,10 +84,3 @@ def current_lock(source: RecipeFile, folder: Path) -> Lock:
     if changed:
         raise StaleLockError(f"{source.path}: the lock in {folder} is stale: changed since: {', '.join(changed)}")
     return lock
-
-
-def write_lock(folder: Path, files: dict[str, bytes]) -> None:
-    """Write the files of a lock together, `lock.yaml` last: a lock torn by a crash is noticed, never believed."""
-    write_together({folder / name: files[name] for name in sorted(files, key=lambda name: name == LOCK)})
-    for name in {TOOLCHAIN, COMPILER} - {*files}:
-        (folder / name).unlink(missing_ok=True)

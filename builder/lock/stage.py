@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from builder.document import key_of
 from builder.errors import InvalidDocumentError, StaleLockError
 from builder.lock.changes import changes_between
-from builder.lock.lockfile import LOCK, current_lock, read_lock, write_lock
+from builder.lock.lockfile import LOCK, current_lock, read_lock
 from builder.lock.question import changed_fields, question_of
 from builder.lock.resolve import NOTHING, resolve_lock
 from builder.lock.update import check_update
+from builder.lock.writing import write_lock
 from builder.recipe.workspace import workspace_of
 from builder.store import mended
 

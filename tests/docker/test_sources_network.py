@@ -16,8 +16,9 @@ from builder.build.wheels import built_wheel, plan_wheels
 from builder.console import Console
 from builder.engine import ContainerRun
 from builder.lock.debian import fetch_debs
-from builder.lock.lockfile import current_lock, write_lock
+from builder.lock.lockfile import current_lock
 from builder.lock.resolve import resolve_lock
+from builder.lock.writing import write_lock
 from builder.recipe.source import read_recipe
 from builder.settings import mirror_setting, settings_from
 from builder.store import Store

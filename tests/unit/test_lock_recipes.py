@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import ResolveError, StaleLockError
-from builder.lock.lockfile import current_lock, write_lock
+from builder.lock.lockfile import current_lock
 from builder.lock.model import DebianLock, DebianRelease, LockedGit, LockedSdist
 from builder.lock.question import changed_fields, question_of
 from builder.lock.resolve import resolve_lock
+from builder.lock.writing import write_lock
 from builder.recipe.source import read_recipe
 from builder.settings import Settings, mirror_setting, settings_from
 from builder.store import Store

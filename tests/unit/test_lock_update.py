@@ -11,7 +11,7 @@ from builder.console import Console
 from builder.document import canonical_yaml, sha256_bytes
 from builder.errors import StaleLockError, UsageError
 from builder.lock.changes import changes_between
-from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN, write_lock
+from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN
 from builder.lock.model import DebianLock, DebianRelease, LockedDeb, LockFile
 from builder.lock.pylock import write_pylock
 from builder.lock.python import resolve_python
@@ -19,6 +19,7 @@ from builder.lock.question import question_of
 from builder.lock.stage import lock_recipe, locked_recipe, previous_lock
 from builder.lock.target import Target
 from builder.lock.update import Update
+from builder.lock.writing import write_lock
 from builder.recipe.source import read_recipe
 from builder.recipe.workspace import workspace_of
 from builder.settings import settings_from
