@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import threading
@@ -112,9 +113,8 @@ class Console:
 
     def document(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
         """Write the one JSON document of a `--json` call to standard output."""
-        from builder.document import pretty_json  # noqa: PLC0415 - slow to import, and seldom needed
-
-        self._out.write(pretty_json(value).decode())
+        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        self._out.write(text.encode(errors="backslashreplace").decode())  # names of files may be no UTF-8
         self._out.flush()
 
     def output(self, text: str) -> None:

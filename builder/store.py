@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DOOR = "store"
+_NOT_QUOTABLE = re.compile(r'[%"\\\x00-\x1f]')
 
 
 class DamagedFileError(BuildFailedError):
@@ -56,10 +58,10 @@ class Store:
         self.root = root
         self._on_wait = on_wait or (lambda _text: None)
         self._proven: set[str] = set()
-        if any(character.isspace() for character in str(root)):
+        if unusable := _NOT_QUOTABLE.findall(str(root)):
             raise BuildFailedError(
-                f"the store's path {str(root)!r} has a space in it, which apt's lists of sources cannot name",
-                remedy="set ENVBUILD_STORE to a path without spaces",
+                f"the store's path {str(root)!r} has {' '.join(unusable)!r} in it, which apt's settings cannot hold",
+                remedy='set ENVBUILD_STORE to a path without %, ", \\ and control characters',
             )
         for name in ("files", "results", "tmp", "locks", "logs"):
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from builder.lock.model import DebianLock, Lock, LockedDeb
     from builder.store import Store
 
+_PLAIN = re.compile(r"[A-Za-z0-9/._+@-]+")
 LAYOUT = 1  # raise when the same .debs shall become another file tree
 
 # Documentation and translations do not run; licences stay, as Debian's policy (12.5) asks of whoever distributes.
@@ -179,8 +181,11 @@ def _bootstrap(debian: DebianLock, store: Store, on_line: Callable[[str], None] 
 
 @contextmanager
 def _workshop(mode: str, scratch: Path) -> Iterator[Path]:
-    """Give the folder that mmdebstrap works in. In a user namespace it reads with other ids, so not in the store."""
-    if mode == "root":
+    """Give the folder that mmdebstrap works in: the store's, if it can be read and named there.
+
+    In a user namespace mmdebstrap reads with other ids; and it hands paths to apt and to shells without quotes.
+    """
+    if mode == "root" and _PLAIN.fullmatch(str(scratch)):
         yield scratch
         return
     with tempfile.TemporaryDirectory(prefix="envbuild-base-") as name:

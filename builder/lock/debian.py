@@ -6,6 +6,7 @@ import difflib
 import lzma
 import re
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from builder.download import Download, NotFoundError, fetch_all
 from builder.errors import ResolveError
@@ -191,10 +192,7 @@ def _index(signed: SignedRelease, store: Store) -> str:
 
 
 class _Apt:
-    """An apt of its own: no privileges, no machine, only the index that it is given, which was checked before.
-
-    It is given its paths relative to `root`, where it runs: its lists of sources cannot name a path with a space.
-    """
+    """An apt of its own: no privileges, no machine, only the index that it is given, which was checked before."""
 
     def __init__(self, root: Path, index: str) -> None:
         for folder in _APT_FOLDERS:
@@ -202,7 +200,7 @@ class _Apt:
         (root / "mirror").mkdir()
         (root / "mirror/Packages").write_text(index)
         self._status = root / "var/lib/dpkg/status"
-        (root / "etc/apt/sources.list").write_text(f"deb [trusted=yes] file:{root}/mirror ./\n")
+        (root / "etc/apt/sources.list").write_text(f"deb [trusted=yes] file:{quote(str(root))}/mirror ./\n")
         configuration = root / "apt.conf"
         configuration.write_text(
             f'Dir "{root}/";\nDir::State::status "{self._status}";\n'

@@ -11,7 +11,7 @@ from builder.document import canonical_yaml, sha256_bytes
 from builder.lock.conflict import UnsatisfiableError
 from builder.lock.debian import resolve_debian
 from builder.lock.image_base import resolve_image
-from builder.lock.index import refuse_unreachable
+from builder.lock.index import configured_index, refuse_unreachable
 from builder.lock.lockfile import COMPILER, LOCK, PYLOCK, TOOLCHAIN
 from builder.lock.model import LockFile
 from builder.lock.project import local_projects
@@ -48,6 +48,7 @@ def resolve_lock(
     Debian's packages are kept together or, where the recipe asks for others, chosen anew together.
     """
     question, recipe = question_of(source), source.recipe
+    configured_index(settings)  # a wrong setting is said before anything begins
     refuse_unreachable(recipe, settings)
     with Beside() as beside:  # Debian's resolver and uv are other programs, and all wait for the network
         base = _image(recipe, previous, update, store, settings)
