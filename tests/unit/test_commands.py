@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -118,6 +119,19 @@ def test_every_way_to_ask_ends_with_its_own_exit_code(
     assert run(arguments) == code
     if code:
         assert capsys.readouterr().err.strip()
+
+
+def test_a_path_that_is_no_text_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / os.fsdecode(b"p\xff") / "recipes"
+    folder.mkdir(parents=True)
+    (folder / "x.yaml").write_text(RECIPE.format(gpu="h200"), encoding="utf-8")
+    monkeypatch.chdir(folder.parent)
+    assert run(["lock", "recipes/x.yaml", "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)["error"]
+    assert "has bytes that are not UTF-8" in said["message"]
+    assert run(["check", "recipes/x.yaml"]) == 0
 
 
 def test_a_failure_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,6 +102,12 @@ def test_the_newest_versions_of_all_three_suites_are_locked(settings: Settings, 
 
 
 @needs_mmdebstrap
+def test_a_store_may_have_spaces_and_quotes_in_its_path(settings: Settings, store: Store, tmp_path: Path) -> None:
+    other = Store(tmp_path / "a 'store' [of] (mine) & \N{LATIN SMALL LETTER U WITH DIAERESIS}")
+    assert resolve(settings, other, ("python3",), ("gcc",)) == resolve(settings, store, ("python3",), ("gcc",))
+
+
+@needs_mmdebstrap
 def test_the_lock_names_the_signed_releases_and_no_mirror(settings: Settings, store: Store) -> None:
     lock = resolve(settings, store, ("python3",))
     assert [(release.suite, release.date) for release in lock.releases] == [

@@ -106,6 +106,22 @@ def settings_for(tmp_path: Path, default: PackageIndex, **mirrors: str) -> Setti
     return settings_from({"ENVBUILD_STORE": str(tmp_path / "store"), "ENVBUILD_INDEX_URL": default.url, **indexes})
 
 
+@pytest.mark.parametrize("address", ["nonsense", "ftp://user:secret@here/", "https:///simple/"])
+def test_a_setting_that_is_no_address_is_named_before_anything_is_asked(
+    source: RecipeFile, default: PackageIndex, tmp_path: Path, address: str
+) -> None:
+    def refused(**more: str) -> ResolveError:
+        settings = settings_from({"ENVBUILD_STORE": str(tmp_path / "store"), "ENVBUILD_INDEX_URL": default.url, **more})
+        with pytest.raises(ResolveError, match="which is no address") as raised:
+            resolve_lock(source, None, Store(settings.store), settings)
+        assert "secret" not in raised.value.message
+        return raised.value
+
+    assert "ENVBUILD_INDEX_URL" in refused(ENVBUILD_INDEX_URL=address).remedy
+    assert refused(ENVBUILD_INDEX_TORCH_CU130_URL=address).message.startswith("the mirror of the index torch-cu130")
+    assert default.asked == []
+
+
 def test_the_stack_as_it_was_asked_for_locks_where_its_servers_have_mirrors(
     source: RecipeFile,
     default: PackageIndex,
