@@ -114,12 +114,12 @@ def _certificates(folder: Path) -> tuple[Path, Path, Path]:
     authority, certificate, request = folder / "ca.pem", folder / "server.pem", folder / "server.csr"
     key, names = folder / "server.key", folder / "names"
     names.write_text("subjectAltName=IP:127.0.0.1\n")
-    new: list[str | Path] = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    sign = ["openssl", "x509", "-req", "-days", "2", "-CAcreateserial", "-CA", authority, "-CAkey", folder / "ca.key"]
     for command in (
         [*new, "-x509", "-days", "2", "-subj", "/CN=tests", "-keyout", folder / "ca.key", "-out", authority],
         [*new, "-subj", "/CN=server", "-keyout", key, "-out", request],
-        [*("openssl", "x509", "-req", "-days", "2", "-in", request, "-CA", authority, "-CAkey", folder / "ca.key"),
-         *("-CAcreateserial", "-extfile", names, "-out", certificate)],
-    ):  # fmt: skip
-        subprocess.run(command, check=True, capture_output=True)
+        [*sign, "-in", request, "-extfile", names, "-out", certificate],
+    ):
+        subprocess.run([str(word) for word in command], check=True, capture_output=True)
     return authority, certificate, key

@@ -54,11 +54,8 @@ def repositories(tmp_path: Path) -> Path:
     """A folder with `pkg` and, as its submodule, `inner`."""
     root = tmp_path / "repositories"
     inner = commit(root / "inner", {"kernel.cu": "// inner\n"})
-    commit(
-        root / "pkg",
-        {"pyproject.toml": PYPROJECT, "a.py": "A = 1\n"},
-        modules={"third/inner": ("../../inner/.git", inner)},
-    )
+    modules = {"third/inner": ("../../inner/.git", inner)}
+    commit(root / "pkg", {"pyproject.toml": PYPROJECT, "a.py": "A = 1\n"}, modules=modules)
     for name in ("pkg", "inner"):
         git(root / name, "config", "uploadpack.allowAnySHA1InWant", "true")
     return root
