@@ -250,6 +250,7 @@ def test_an_address_of_an_engine_that_is_none_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://:::")
+    monkeypatch.setattr("builder.machine.reach_findings", lambda *_: ())
     assert run(["doctor"]) == 9
     assert "DOCKER_HOST=tcp://::: is no address" in capsys.readouterr().out
 

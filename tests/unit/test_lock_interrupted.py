@@ -262,3 +262,17 @@ def test_pins_that_exclude_each_other_change_nothing(world: World) -> None:
     code, said = world.run()
     assert (code, world.state(), world.left_overs()) == (6, before, [])
     assert "foo==3.0" in said
+
+
+def test_another_machine_locks_to_the_same_bytes(world: World, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Another store and cache, another place of the project, another home, time zone, language, mask and folder."""
+    assert world.run()[0] == 0
+    other = World(root=tmp_path_factory.mktemp("an other"), index=world.index)
+    other.wish("2.0")
+    command, own = other.command("nowhere")
+    home = str(tmp_path_factory.mktemp("home"))
+    strange = {"HOME": home, "TZ": "Asia/Tokyo", "LC_ALL": "C", "UV_INDEX_STRATEGY": "unsafe-best-match"}
+    ended = run(["sh", "-c", 'umask 077; exec "$@"', "sh", *command], environment=own | strange, cwd=Path(home))
+    assert ended.code == 0, ended.text
+    assert other.state() == {name: data for name, data in world.state().items() if name != "verdict.json"}
+    assert {path.stat().st_mode & 0o777 for path in other.lock.iterdir()} == {0o644}
