@@ -9,7 +9,15 @@ from builder.build.bytecode import byte_code_key
 from builder.build.environment import image_environment, image_labels
 from builder.build.image import ImageSettings, Layer, assemble, load_image
 from builder.build.layerplan import plan_layers
-from builder.build.layers import LAYOUT, base_layer_key, find_base_layer, find_layers, layer_key, make_layers
+from builder.build.layers import (
+    LAYOUT,
+    base_layer_key,
+    find_base_layer,
+    find_layers,
+    image_layers,
+    layer_key,
+    make_layers,
+)
 from builder.build.tarlayer import COMPRESSOR, Blob
 from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
@@ -33,13 +41,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagePlan:
-    """Everything that goes into an image; `key` covers all of it."""
+    """Everything that goes into an image; `key` covers all of it.
+
+    `base_layers` are those of a base that is an image of a registry; a bootstrapped base is known by its key alone.
+    """
 
     name: str
     base_key: str
     wheels: tuple[WheelInput, ...]
     venv: Venv
     settings: ImageSettings
+    base_layers: tuple[Layer, ...] = ()
 
     @property
     def key(self) -> str:
@@ -93,10 +105,14 @@ def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWhee
         name=recipe.name,
         base_key=base_key,
         wheels=tuple(sorted(inputs, key=lambda wheel: wheel.name)),
-        venv=Venv(python=recipe.python),
+        venv=Venv(python=recipe.python, home=lock.interpreter_folder),
         settings=ImageSettings(
-            epoch=lock.epoch, environment=image_environment(lock), labels=image_labels(recipe, lock)
+            epoch=lock.epoch,
+            environment=image_environment(lock),
+            labels=image_labels(recipe, lock),
+            workdir="/" if lock.file.base else None,
         ),
+        base_layers=image_layers(lock.file.base) if lock.file.base else (),
     )
 
 
@@ -110,7 +126,7 @@ def built_image(plan: ImagePlan, engine: Engine, store: Store) -> BuiltImage | N
 
 def build_image(
     plan: ImagePlan,
-    base: Layer,
+    base: tuple[Layer, ...],
     *,
     engine: Engine,
     store: Store,
@@ -131,7 +147,7 @@ def build_image(
         on_progress=on_progress,
         share=share,
     )
-    image = assemble((base, *layers), plan.settings)
+    image = assemble((*base, *layers), plan.settings)
     on_progress("loading into the engine")
     load_image(image, plan.reference, engine=engine, store=store)
     record = {
@@ -139,7 +155,7 @@ def build_image(
         "image_id": image.config_digest,
         "manifest_digest": image.manifest_digest,
         "layers": [
-            base_layer_key(base.blob.diff_id.removeprefix("sha256:")),
+            *([] if plan.base_layers else [base_layer_key(base[0].blob.diff_id.removeprefix("sha256:"))]),
             *(layer_key(item, venv=plan.venv, python=plan.base_key, epoch=plan.settings.epoch) for item in plans),
         ],
         "byte_code": [
@@ -172,14 +188,23 @@ def _layers_in(record: Mapping[str, Any], store: Store) -> tuple[Layer, ...] | N
 
 
 def _find_layers(plan: ImagePlan, store: Store) -> tuple[Layer, ...] | None:
-    rootfs = store.result("base", plan.base_key)
-    base = find_base_layer(rootfs["sha256"], store) if rootfs else None
+    base = _found_base(plan, store)
     plans = plan_layers(_layouts(plan, store))
     blobs = find_layers(plans, venv=plan.venv, python=plan.base_key, epoch=plan.settings.epoch, store=store)
     done = [Layer(title=item.title, blob=blob) for item, blob in zip(plans, blobs, strict=True) if blob is not None]
-    if base is None or len(done) < len(blobs):
+    if not base or len(done) < len(blobs):
         return None
-    return Layer(title="base", blob=base), *done
+    return *base, *done
+
+
+def _found_base(plan: ImagePlan, store: Store) -> tuple[Layer, ...]:
+    """Return the layers of the base if they are all in the store."""
+    if plan.base_layers:
+        here = all(store.has(layer.blob.digest.removeprefix("sha256:")) for layer in plan.base_layers)
+        return plan.base_layers if here else ()
+    rootfs = store.result("base", plan.base_key)
+    blob = find_base_layer(rootfs["sha256"], store) if rootfs else None
+    return (Layer(title="base", blob=blob),) if blob else ()
 
 
 def _layouts(plan: ImagePlan, store: Store) -> tuple[WheelLayout, ...]:

@@ -29,11 +29,14 @@ JIT_CACHES = {
 def image_environment(lock: Lock) -> dict[str, str]:
     """Return the environment variables of the image, sorted by name."""
     cache = f"{CACHE}/{lock.digest[:16]}"
+    inherited = lock.file.base.environment if lock.file.base else {}
+    path = inherited.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     variables = {
+        **inherited,
         "LANG": "C.UTF-8",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
         "NVIDIA_VISIBLE_DEVICES": "all",
-        "PATH": f"{PREFIX}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{PREFIX}/bin:{path}",
         "VIRTUAL_ENV": PREFIX,
         **{name: f"{cache}/{folder}" for name, folder in JIT_CACHES.items()},
     }
@@ -52,6 +55,7 @@ def image_labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
     """
     stack = {f"dev.envbuild.stack.{wheel.name}": wheel.version for wheel in lock.wheels if wheel.name in recipe.stack}
     labels = {
+        **(lock.file.base.labels if lock.file.base else {}),
         "dev.envbuild.lock": lock.digest,
         "dev.envbuild.recipe": recipe.name,
         "dev.envbuild.target": recipe.target.gpu,

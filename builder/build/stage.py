@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.build.assembly import build_image, built_image, plan_image
-from builder.build.base import base_key
+from builder.build.base import base_identity
 from builder.build.foundation import base_of, rootfs_of, toolchain_of
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
 from builder.build.uses import note_use, remember_workspace
@@ -52,9 +52,12 @@ def check_rendered(source: RecipeFile, locked: Lock) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Materials:
-    """What an image is made of, all in the store: the base, the compiled wheels, and the locked wheels."""
+    """What an image is made of, all in the store: the base, the compiled wheels, and the locked wheels.
 
-    rootfs: RootFilesystem
+    `rootfs` is None where the base is an image of a registry.
+    """
+
+    rootfs: RootFilesystem | None
     built: tuple[BuiltWheel, ...]
     jobs: tuple[WheelJob, ...]
 
@@ -83,10 +86,10 @@ def build_recipe(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
 
 def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
     jobs = wheel_jobs(source, locked, tools.store)
-    needs = (toolchain_of(source, locked), base_key(locked.file.debian), *(job.key for job in jobs))
+    needs = (toolchain_of(source, locked), base_identity(locked), *(job.key for job in jobs))
     note_use(locked.digest, needs, tools.store, more=True)
     built = tuple(made.wheel for made in make_wheels(jobs, source, locked, tools))
-    plan = plan_image(source.recipe, locked, base_key(locked.file.debian), built, tools.store)
+    plan = plan_image(source.recipe, locked, base_identity(locked), built, tools.store)
     with tools.store.exclusive(f"image-{plan.key}"):
         image = built_image(plan, tools.engine, tools.store)
         if image is None:
@@ -119,4 +122,4 @@ def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | Non
     done = tuple(wheel for wheel in built if wheel is not None)
     if len(done) < len(built) or not all(store.has(wheel.sha256) for wheel in locked.wheels):
         return None
-    return plan_image(source.recipe, locked, base_key(locked.file.debian), done, store)
+    return plan_image(source.recipe, locked, base_identity(locked), done, store)

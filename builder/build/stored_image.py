@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
-from typing import IO, TYPE_CHECKING, cast
-
-from isal import igzip
+from typing import TYPE_CHECKING
 
 from builder.build.image import TITLE, Image, Layer
 from builder.build.tarlayer import BLOCK, Blob
 from builder.errors import InvalidDocumentError
+from builder.registry.layer import UNPACKING_FAILS, unpacked
 
 if TYPE_CHECKING:
     from builder.registry.content import Descriptor, Manifest
@@ -49,25 +47,15 @@ def _layers_of(config: bytes, source: str) -> tuple[list[str], list[str]]:
 
 
 def _proven(layer: Descriptor, diff_id: str, source: str, store: Store) -> Blob:
-    seen, unpacked = hashlib.sha256(), 0
+    seen, size = hashlib.sha256(), 0
     try:
         with store.path(layer.sha256).open("rb") as file:
-            content = _unpacked(layer, file, source)
+            content = unpacked(layer, file, source)
             while piece := content.read(BLOCK):
                 seen.update(piece)
-                unpacked += len(piece)
-    except (igzip.BadGzipFile, EOFError, zlib.error) as error:
+                size += len(piece)
+    except UNPACKING_FAILS as error:
         raise InvalidDocumentError(f"{source}: the layer {layer.digest} is damaged: {error}") from error
     if f"sha256:{seen.hexdigest()}" != diff_id:
         raise InvalidDocumentError(f"{source}: the layer {layer.digest} does not unpack to {diff_id}")
-    return Blob(digest=layer.digest, size=layer.size, diff_id=diff_id, unpacked=unpacked)
-
-
-def _unpacked(layer: Descriptor, file: IO[bytes], source: str) -> IO[bytes]:
-    if layer.media_type.endswith("gzip"):
-        return cast("IO[bytes]", igzip.open(file))  # type: ignore[no-untyped-call]
-    if layer.media_type.endswith("tar"):
-        return file
-    raise InvalidDocumentError(
-        f"{source}: the layer {layer.digest} is {layer.media_type}, which cannot be unpacked here"
-    )
+    return Blob(digest=layer.digest, size=layer.size, diff_id=diff_id, unpacked=size)

@@ -30,7 +30,7 @@ def toolchain_key(dockerfile: str, base_key: str, lock: Lock) -> str:
         {
             "dockerfile": instructions,
             "base": base_key,
-            "debs": [deb.sha256 for deb in lock.file.debian.toolchain],
+            "debs": [deb.sha256 for deb in lock.toolchain_debs],
             "wheels": [wheel.sha256 for wheel in lock.toolchain_wheels],
             **compiler,
         }
@@ -45,7 +45,7 @@ def compilers_digest(lock: Lock) -> str:
     wheels = lock.compiler_wheels or lock.toolchain_wheels
     return key_of(
         {
-            "debs": [deb.sha256 for deb in lock.file.debian.toolchain],
+            "debs": [deb.sha256 for deb in lock.toolchain_debs],
             "cuda": [wheel.sha256 for wheel in wheels if wheel.name.startswith(("nvidia-cuda-", "nvidia-nvvm"))],
         }
     )

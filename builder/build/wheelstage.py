@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from builder.build.base import base_key
+from builder.build.base import base_identity
 from builder.build.benches import ContainerBench, HostBench, host_toolchain
 from builder.build.compiling import Workshop, build_wheel
 from builder.build.effort import effort_here, effort_on, free_memory
@@ -55,7 +55,7 @@ def compile_recipe(source: RecipeFile, locked: Lock, tools: Tools, *, compiling:
     """
     remember_workspace(workspace_of(source).root, tools.store)
     jobs = wheel_jobs(source, locked, tools.store)
-    needs = (toolchain_of(source, locked), base_key(locked.file.debian), *(job.key for job in jobs))
+    needs = (toolchain_of(source, locked), base_identity(locked), *(job.key for job in jobs))
     note_use(locked.digest, needs, tools.store, more=True)
     return mended(
         tools.store, lambda: make_wheels(jobs, source, locked, tools, compiling=compiling), tools.console.warn

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build.base import base_key, bootstrap_base
+from builder.build.base import base_identity, bootstrap_base
 from builder.build.layers import base_reference, make_base_layer
 from builder.build.render import render_dockerfiles
 from builder.build.stage import build_recipe
@@ -16,7 +16,9 @@ from builder.build.wheels import built_wheel, plan_wheels
 from builder.console import Console
 from builder.engine import ContainerRun
 from builder.lock.debian import fetch_debs
-from builder.lock.lockfile import current_lock, resolve_lock, write_lock
+from builder.lock.lockfile import current_lock
+from builder.lock.resolve import resolve_lock
+from builder.lock.writing import write_lock
 from builder.recipe.source import read_recipe
 from builder.settings import mirror_setting, settings_from
 from builder.store import Store
@@ -79,8 +81,9 @@ SDIST = {
 
 
 def _base_tag(lock: Lock, store: Store, settings: Settings) -> str:
-    fetch_debs(lock.file.debian.base, store, settings)
-    return base_reference(make_base_layer(bootstrap_base(lock.file.debian, store).sha256, store=store))
+    assert lock.file.debian is not None
+    fetch_debs(lock.base_debs, store, settings)
+    return base_reference((make_base_layer(bootstrap_base(lock.file.debian, store).sha256, store=store),))
 
 
 def test_sources_from_git_and_from_an_index_end_in_the_image(engine: DockerEngine, tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_sources_from_git_and_from_an_index_end_in_the_image(engine: DockerEngin
             store.path(fetched.archive).unlink()
         tools = Tools(settings=settings, store=store, console=Console(), connect=lambda: engine)
         files = render_dockerfiles(source.recipe, lock)
-        key = toolchain_key(files["Dockerfile.toolchain"], base_key(lock.file.debian), lock)
+        key = toolchain_key(files["Dockerfile.toolchain"], base_identity(lock), lock)
         base = _base_tag(lock, store, settings)
         was_there = engine.image_id(base) is not None
         try:

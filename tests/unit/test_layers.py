@@ -84,7 +84,7 @@ class World:
     ) -> tuple[Layer, ...]:
         return make_layers(
             plan_layers(layouts),
-            base=self.base,
+            base=(self.base,),
             venv=VENV,
             python="3.13.5-2",
             epoch=epoch,
