@@ -17,6 +17,8 @@ from builder.errors import BuildFailedError, EnvbuildError, ExitCode, UsageError
 if TYPE_CHECKING:
     from types import FrameType
 
+    from builder.verify.reported import Reported
+
 COMMANDS = (
     road.make,
     road.check,
@@ -102,9 +104,21 @@ def run(arguments: list[str]) -> int:
 
 def _fail(state: State, error: EnvbuildError, *, json: bool) -> int:
     state.console.error(error)
+    report = _reported(error, state)
     if json:
-        state.console.document({"error": _error_document(error)})
+        diagnosis = {"diagnosis": report.to_plain()} if report else {}
+        state.console.document({"error": {**_error_document(error), **diagnosis}})
     return error.exit_code
+
+
+def _reported(error: EnvbuildError, state: State) -> Reported | None:
+    """Diagnose what a failed stage left, show the likeliest cause, and return it all."""
+    from builder.diagnose.stage import brief_lines, diagnose_error  # noqa: PLC0415 - only a failure needs it
+
+    diagnosis = diagnose_error(error, state.recipe)
+    for line in brief_lines(diagnosis.reported) if diagnosis else ():
+        state.console.say(f"  {line}")
+    return diagnosis.reported if diagnosis else None
 
 
 def _unusable_file(error: OSError) -> EnvbuildError:

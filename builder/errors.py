@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class EnvbuildError(Exception):
-    """A failure that a person can act on. `remedy` is one sentence; `evidence` are lines that prove the cause."""
+    """A failure that a person can act on. `remedy` is one sentence; `evidence` are lines that prove the cause.
+
+    `log` is the whole log of the program that failed, where one was kept.
+    """
 
     exit_code: ClassVar[int] = 1
     default_remedy: ClassVar[str] = ""
 
-    def __init__(self, message: str, *, remedy: str | None = None, evidence: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, *, remedy: str | None = None, evidence: tuple[str, ...] = (), log: Path | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.remedy = self.default_remedy if remedy is None else remedy
         self.evidence = evidence
+        self.log = log
 
 
 class UsageError(EnvbuildError):

@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagePlan:
-    """Everything that goes into an image; `key` covers all of it."""
+    """Everything that goes into an image, which `key` covers, and the tag that it gets in the local engine."""
 
     name: str
     base_key: str
     wheels: tuple[WheelInput, ...]
     venv: Venv
     settings: ImageSettings
+    tag: str = "latest"
 
     @property
     def key(self) -> str:
@@ -60,7 +61,7 @@ class ImagePlan:
     @property
     def reference(self) -> str:
         """The tag of the image in the local engine."""
-        return f"envbuild/{self.name}:latest"
+        return f"envbuild/{self.name}:{self.tag}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +77,9 @@ class BuiltImage:
     installed: tuple[tuple[str, str], ...]
 
 
-def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWheel, ...], store: Store) -> ImagePlan:
+def plan_image(
+    recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWheel, ...], store: Store, *, tag: str = "latest"
+) -> ImagePlan:
     """Return what the image is made of: the locked wheels and the compiled ones."""
     every: tuple[LockedWheel | BuiltWheel, ...] = (*lock.wheels, *built)
     inputs = [
@@ -94,6 +97,7 @@ def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWhee
         base_key=base_key,
         wheels=tuple(sorted(inputs, key=lambda wheel: wheel.name)),
         venv=Venv(python=recipe.python),
+        tag=tag,
         settings=ImageSettings(
             epoch=lock.epoch, environment=image_environment(lock), labels=image_labels(recipe, lock)
         ),

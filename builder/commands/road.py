@@ -149,13 +149,11 @@ def smoke(state: State, *, recipe: Path) -> int:
     from builder.build.stage import build_recipe
     from builder.lock.examine import examine_recipe
     from builder.lock.stage import locked_recipe
+    from builder.pipeline import prove
     from builder.recipe.source import read_recipe
-    from builder.verify.stage import smoke_recipe
 
     source, tools = read_recipe(recipe), state.tools()
     found = locked_recipe(source)
     findings = examine_recipe(source, state.console)
     image = build_recipe(source, found, tools)
-    verdict = smoke_recipe(source, found, image, tools, findings=findings, again=True)
-    state.console.verdict(verdict.result, verdict.cause)
-    return conclude(state, verdict)
+    return conclude(state, prove(source, found, image, tools, findings=findings, again=True))

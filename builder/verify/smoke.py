@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from builder.engine import Engine
-    from builder.recipe.model import Smoke
+    from builder.recipe.model import Serve, Smoke
     from builder.recipe.targets import GpuTarget
     from builder.store import Store
     from builder.verify.verdict import Level
@@ -34,6 +34,7 @@ class Subject:
     installed: tuple[tuple[str, str], ...]
     built: tuple[str, ...]
     stack: tuple[str, ...]
+    serve: Serve | None = None
     waived: dict[str, str] = field(default_factory=dict)
 
 
@@ -71,13 +72,16 @@ def smoke_image(
     )
 
 
-_LEVELS: tuple[Level, ...] = ("static", "dry-run", "cpu-decode", "gpu-decode", "target-decode")
+_LEVELS: tuple[Level, ...] = ("static", "dry-run", "cpu-decode", "program", "gpu-decode", "target-decode")
+SERVED: frozenset[Level] = frozenset({"dry-run", "program", "gpu-decode", "target-decode"})
+"""The levels whose outcome depends on the recipe's `serve`."""
 
 
 def _run_level(
     level: Level, subject: Subject, smoke: Smoke, *, engine: Engine, store: Store, on_line: Callable[[str], None]
 ) -> tuple[Check, ...]:
     from builder.verify.decode import cpu_decode  # noqa: PLC0415 - NumPy is slow to import, and rarely needed
+    from builder.verify.program import program_check  # noqa: PLC0415
     from builder.verify.static import static_checks  # noqa: PLC0415
 
     memory = int(smoke.memory[:-1]) * _UNITS[smoke.memory[-1]]
@@ -103,6 +107,18 @@ def _run_level(
                 store=store,
                 memory=memory,
                 timeout=float(smoke.timeout),
+                on_line=on_line,
+            ),
+        )
+    if level == "program":
+        return (
+            program_check(
+                engine,
+                image=subject.image_id,
+                smoke=smoke,
+                serve=subject.serve,
+                store=store,
+                memory=memory,
                 on_line=on_line,
             ),
         )
