@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from builder.commands import diagnosis, insight, keep, project, publish, road
+from builder.commands import diagnosis, insight, keep, matrix, project, publish, road
 from builder.commands.state import State
 from builder.errors import BuildFailedError, EnvbuildError, ExitCode, UsageError
 
@@ -37,6 +37,7 @@ COMMANDS = (
     insight.explain,
     insight.doctor,
     diagnosis.diagnose,
+    matrix.search,
     project.schema,
     project.completion,
 )
@@ -113,9 +114,9 @@ def _fail(state: State, error: EnvbuildError, *, json: bool) -> int:
 
 def _reported(error: EnvbuildError, state: State) -> Reported | None:
     """Diagnose what a failed stage left, show the likeliest cause, and return it all."""
-    from builder.diagnose.stage import brief_lines, diagnose_error  # noqa: PLC0415 - only a failure needs it
+    from builder.diagnose.stage import brief_lines, diagnose_error, recipe_at  # noqa: PLC0415 - only a failure needs it
 
-    diagnosis = diagnose_error(error, state.recipe)
+    diagnosis = diagnose_error(error, recipe_at(state.recipe))
     for line in brief_lines(diagnosis.reported) if diagnosis else ():
         state.console.say(f"  {line}")
     return diagnosis.reported if diagnosis else None

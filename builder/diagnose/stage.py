@@ -49,14 +49,13 @@ def explain_verdict(verdict: Verdict, source: RecipeFile, locked: Lock, store: S
     return diagnosis.reported if diagnosis is not None and _is_known(diagnosis) else None
 
 
-def diagnose_error(error: EnvbuildError, recipe: Path | None) -> Diagnosis | None:
+def diagnose_error(error: EnvbuildError, source: RecipeFile | None) -> Diagnosis | None:
     """Diagnose what a failed stage left: its log, or else its evidence; None where that tells nothing.
 
-    A log that nothing known fits gives a diagnosis of the class `unknown`. `recipe` is what the stage worked on.
+    A log that nothing known fits gives a diagnosis of the class `unknown`. `source` is what the stage worked on.
     """
     if not isinstance(error, BuildFailedError | ResolveError | EngineError):
         return None
-    source = _source(recipe)
     locked = previous_lock(source) if source else None
     if error.log is not None and error.log.is_file():
         return _diagnose(error.log, source, locked)
@@ -92,7 +91,8 @@ def _is_known(diagnosis: Diagnosis) -> bool:
     return bool(diagnosis.causes) and diagnosis.causes[0].kind != UNKNOWN
 
 
-def _source(recipe: Path | None) -> RecipeFile | None:
+def recipe_at(recipe: Path | None) -> RecipeFile | None:
+    """Return the recipe that a stage worked on, if there was one and it can be read."""
     try:
         return read_recipe(recipe) if recipe is not None else None
     except InvalidDocumentError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from builder.matrix.outcome import Outcome
 
@@ -61,29 +61,37 @@ class Proposal:
     needs_build: bool
 
 
-def factors_of(own: Mapping[str, Choice], suggested: Sequence[Mapping[str, Choice]]) -> tuple[Factor, ...]:
-    """Return the factors of several suggested edits; `own` gives the recipe's own values."""
+def factors_of(own: Callable[[str], Choice], suggested: Sequence[Mapping[str, Choice]]) -> tuple[Factor, ...]:
+    """Return the factors of several suggested edits; `own` says what the recipe has at a path."""
     values: dict[str, list[Choice]] = {}
     for edits in suggested:
         for path, value in edits.items():
-            known = values.setdefault(path, [own.get(path)])
+            known = values.setdefault(path, [own(path)])
             if value not in known:
                 known.append(value)
     return tuple(Factor(path=path, values=tuple(found)) for path, found in values.items() if len(found) > 1)
 
 
-def propose(factors: Sequence[Factor], history: Sequence[Tried]) -> Proposal | None:
+def propose(factors: Sequence[Factor], history: Sequence[Tried], *, builds: bool = True) -> Proposal | None:
     """Return the variant that is worth most for its cost, or None if none is left that could be good.
 
-    The first is the recipe as it is. Raise UsageError if the factors make more variants than can be compared.
+    The first is the recipe as it is; without `builds` only variants of images that were built come. Raise UsageError if
+    the factors make more variants than can be compared.
     """
     if not history:
         return Proposal(edits={}, changes={}, failure="", needs_build=True)
     knowledge = _Knowledge(factors=tuple(factors), history=tuple(history))
     if knowledge.is_hopeless:
         return None
-    cell = max(knowledge.open_cells(), key=knowledge.order, default=None)
+    cells = (cell for cell in knowledge.open_cells() if builds or knowledge.is_built(cell))
+    cell = max(cells, key=knowledge.order, default=None)
     return None if cell is None else knowledge.proposal(cell)
+
+
+def needed_changes(factors: Sequence[Factor], history: Sequence[Tried]) -> frozenset[str]:
+    """Return the places whose own value is wrong for sure: with another one, all else equal, a run came further."""
+    knowledge = _Knowledge(factors=tuple(factors), history=tuple(history))
+    return frozenset(factors[index].path for index, value in knowledge.proven if value == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +155,7 @@ class _Knowledge:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the furthest failure stays, whatever is changed: every value was seen with it, and its runs share none."""
+        """Whether the furthest failure stays, whatever is changed: its runs had every value and share none."""
         failure = self.runs[self.frontier].failure
         seen = [set(enumerate(cell)) for cell, outcome in self.runs.items() if outcome.failure == failure]
         every = {(index, value) for index, factor in enumerate(self.factors) for value in range(len(factor.values))}
@@ -180,7 +188,7 @@ class _Knowledge:
             if index != before
         }
         failure = self.runs[self.frontier].failure
-        return Proposal(edits=edits, changes=changes, failure=failure, needs_build=not self._is_built(cell))
+        return Proposal(edits=edits, changes=changes, failure=failure, needs_build=not self.is_built(cell))
 
     def _cell(self, edits: Mapping[str, Choice]) -> Cell:
         return tuple(factor.values.index(edits[factor.path]) if factor.path in edits else 0 for factor in self.factors)
@@ -191,12 +199,16 @@ class _Knowledge:
 
     def _worth(self, cell: Cell, changed: Sequence[int]) -> float:
         good = math.prod(1 - self.wrong[pair] for pair in enumerate(cell))
-        shares = self.blame[self.runs[self.frontier].failure]
+        failure = self.runs[self.frontier].failure
+        shares, named = self.blame[failure], self._named(failure)
         moved = sum(shares.get((index, self.frontier[index]), 0.0) for index in changed)
         sound = math.prod(1 - self.wrong[index, cell[index]] for index in changed)
-        return (good + _bits(moved) * sound) / (1.0 if self._is_built(cell) else BUILD_COST)
+        sure = max((confidence for confidence, _ in named.values()), default=0.0)
+        told = sure * moved + (1 - sure) * _bits(moved)
+        return (good + told * sound) / (1.0 if self.is_built(cell) else BUILD_COST)
 
-    def _is_built(self, cell: Cell) -> bool:
+    def is_built(self, cell: Cell) -> bool:
+        """Whether a variant needs only the proof: it has the image of one that was run."""
         builds = [index for index, factor in enumerate(self.factors) if factor.needs_build]
         return any(all(cell[index] == other[index] for index in builds) for other in self.runs)
 
@@ -211,17 +223,19 @@ class _Knowledge:
         return _WRONG["suggested" if named else "given"]
 
     def _named(self, failure: str) -> dict[str, tuple[float, Choice]]:
-        """Return the places that the diagnosis of a failure names, with its confidence and the value it asks for."""
+        """Return the factors that the diagnosis of a failure names, with its confidence and the value it asks for."""
+        paths = {factor.path for factor in self.factors}
         named: dict[str, tuple[float, Choice]] = {}
         for outcome in self.runs.values():
             for suspicion in outcome.suspicions if outcome.failure == failure else ():
                 for path, value in suspicion.edits.items():
-                    named.setdefault(path, (suspicion.confidence, value))
+                    if path in paths:
+                        named.setdefault(path, (suspicion.confidence, value))
         return named
 
     def _weight(self, pair: Pair, named: Mapping[str, tuple[float, Choice]]) -> float:
         factor = self.factors[pair[0]]
-        if not named.keys() & {each.path for each in self.factors}:
+        if not named:
             return 1.0
         confidence, value = named.get(factor.path, (0.0, None))
         if factor.path in named and factor.values[pair[1]] != value:
