@@ -38,6 +38,7 @@ COMMANDS = (
     insight.doctor,
     diagnosis.diagnose,
     matrix.search,
+    matrix.bisect,
     project.schema,
     project.completion,
 )

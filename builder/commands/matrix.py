@@ -10,11 +10,14 @@ from builder.commands.state import RECIPE, json_option
 from builder.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import Any
 
     from builder.commands.state import State
+    from builder.matrix.bisecting import Bisection
+    from builder.matrix.searching import Budget
+    from builder.tools import Tools
 
 _ENDS = {
     "good": ExitCode.DONE,
@@ -86,3 +89,60 @@ def search(
         state.console.output("\n".join(ledger_lines(ledger)))
     state.console.verdict(ledger.end, f"{ledger.sentence}; the ledger is in {file}")
     return _ENDS[ledger.end]
+
+
+@click.command()
+@click.argument("what", nargs=-1, metavar="GOOD BAD | RECIPE PACKAGE GOOD_COMMIT BAD_COMMIT")
+@budget_options
+@json_option
+@click.pass_obj
+def bisect(state: State, *, what: tuple[str, ...], builds: int | None, minutes: float | None) -> int:
+    """Find the smallest difference that breaks a stack: between two locks, or between two commits of a package.
+
+    GOOD and BAD are recipes, folders of locks, or either at a git revision. What does not compile is not judged.
+    Example: envbuild bisect HEAD~3:lockfiles/x lockfiles/x
+
+    Exit 0: found, 12: the budget ended.
+    """
+    from builder.matrix.searching import Budget
+
+    tools, budget = state.tools(), Budget(builds=builds, minutes=minutes)
+    found, file = _bisection(what, tools, budget)
+    if state.console.json:
+        state.console.document({**found.to_plain(), "file": str(file)})
+    else:
+        state.console.output("\n".join(_bisection_lines(found)))
+    state.console.verdict(found.end, f"{found.sentence}; all runs are in {file}")
+    return _ENDS[found.end]
+
+
+def _bisection(what: tuple[str, ...], tools: Tools, budget: Budget) -> tuple[Bisection, Path]:
+    from pathlib import Path
+
+    from builder.errors import UsageError
+    from builder.matrix.bisect_stage import bisect_commits, bisect_locks, differing_commit
+    from builder.matrix.sides import read_side
+    from builder.recipe.source import read_recipe
+
+    if len(what) == 4:
+        recipe, package, first, last = what
+        return bisect_commits(read_recipe(Path(recipe)), package, tools, budget, good=first, bad=last)
+    if len(what) != 2:
+        raise UsageError("give a good and a bad lock, or a recipe, a package, a good and a bad commit")
+    good, bad = (read_side(name, tools) for name in what)
+    commits = differing_commit(good, bad)
+    if commits is not None:
+        package, first, last = commits
+        return bisect_commits(bad.source, package, tools, budget, good=first, bad=last)
+    return bisect_locks(good, bad, tools, budget)
+
+
+def _bisection_lines(found: Bisection) -> Iterator[str]:
+    for step in found.steps:
+        known = " (known)" if step.known else ""
+        yield f"{step.number:3}. {step.what}: {step.judged}{known}: {step.outcome.cause}"
+    for name, outcome in (("good", found.good), ("bad", found.bad)):
+        if outcome is not None:
+            yield f"  {name}: lock {str(outcome.lock_digest)[:12]}, image {outcome.image_id}: {outcome.cause}"
+    yield from (f"  {line}" for line in found.difference)
+    yield from (f"  not judged: {line}" for line in found.unjudged)
