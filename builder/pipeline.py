@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from builder.build.stage import build_recipe, render_recipe
+from builder.diagnose.cures import note_verdict
 from builder.diagnose.stage import brief_lines, explain_verdict
 from builder.lock.examine import facts_of
 from builder.lock.stage import lock_recipe, locked_recipe
@@ -49,4 +50,5 @@ def prove(
     tools.console.verdict(verdict.result, verdict.cause)
     for line in brief_lines(verdict.diagnosis) if verdict.diagnosis else ():
         tools.console.say(f"  {line}")
+    note_verdict(source, verdict, tools.store)
     return verdict

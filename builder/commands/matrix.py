@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.commands.state import RECIPE, json_option
+from builder.commands.state import RECIPE, SAVE_FINDING, json_option
 from builder.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def budget_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @budget_options
 @click.option("--smallest", is_flag=True, help="At the end leave out every edit that is not needed.")
-@click.option("--save-finding", is_flag=True, help="Write what cured the failure to findings/, for `diagnose`.")
+@click.option("--save-finding", is_flag=True, help=SAVE_FINDING)
 @json_option
 @click.pass_obj
 def search(
@@ -73,21 +73,31 @@ def search(
 
     Exit 0: a good one was found, 8: none is good, 12: the budget ended.
     """
+    from builder.diagnose.cures import save_finding as keep_finding
     from builder.matrix.ledger import ledger_lines
     from builder.matrix.searching import Budget
-    from builder.matrix.stage import search_recipe
+    from builder.matrix.stage import finding_from, search_recipe
     from builder.matrix.variant import axes_of
     from builder.recipe.source import read_recipe
+    from builder.recipe.workspace import workspace_of
 
     source = read_recipe(recipe)
     factors = axes_of(source, axes)
     budget = Budget(builds=builds, minutes=minutes)
-    ledger, file = search_recipe(source, state.tools(), axes=factors, budget=budget, smallest=smallest)
+    tools = state.tools()
+    ledger, file = search_recipe(source, tools, axes=factors, budget=budget, smallest=smallest)
     if state.console.json:
         state.console.document({**ledger.to_plain(), "file": str(file)})
     else:
         state.console.output("\n".join(ledger_lines(ledger)))
     state.console.verdict(ledger.end, f"{ledger.sentence}; the ledger is in {file}")
+    finding = finding_from(ledger, source, tools.store)
+    if finding is not None and save_finding:
+        state.console.say(f"  wrote {keep_finding(finding, workspace_of(source).root)}: `diagnose` knows the cure now")
+    elif finding is not None:
+        state.console.say(
+            "  what cured it is offered as a finding: run it again with --save-finding, it takes a second"
+        )
     return _ENDS[ledger.end]
 
 

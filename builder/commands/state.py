@@ -28,6 +28,7 @@ def _remember(context: click.Context, _parameter: click.Parameter, value: Path) 
 
 
 RECIPE = click.argument("recipe", type=RECIPE_PATH, shell_complete=complete_recipes, callback=_remember)
+SAVE_FINDING = "Write what cured a failure to findings/, where `diagnose` reads it."
 _EXIT = {"good": ExitCode.DONE, "bad": ExitCode.BAD, "unverified": ExitCode.UNVERIFIED}
 
 

@@ -54,7 +54,7 @@ class Search:
     def find(self, *, smallest: bool) -> Ledger:
         """Run variants until one is good, none is left, or the budget ends; `smallest` drops needless edits."""
         while True:
-            proposal = propose(self._factors(), self._history(), builds=self._may_build())
+            proposal = self._propose(builds=self._may_build())
             if proposal is None:
                 return self._end(*self._why_nothing())
             if not self._affordable(proposal):
@@ -65,6 +65,10 @@ class Search:
             if outcome.result == "good":
                 edits = self._smallest(proposal.edits) if smallest else dict(proposal.edits)
                 return self._end("good", f"good with {edits_text(edits)}", edits)
+
+    def _propose(self, *, builds: bool) -> Proposal | None:
+        """Return what to run next: given axes are gone through, proposed edits only while they change something."""
+        return propose(self._factors(), self._history(), builds=builds, exhaustive=bool(self.axes))
 
     def _step(self, proposal: Proposal, hypothesis: str = "") -> Outcome:
         before = self._frontier()
@@ -122,7 +126,7 @@ class Search:
         return in_time or self.trials.recall(proposal.edits) is not None
 
     def _why_nothing(self) -> tuple[End, str]:
-        if not self._may_build() and propose(self._factors(), self._history()) is not None:
+        if not self._may_build() and self._propose(builds=True) is not None:
             return "budget ended", f"the budget of {self.budget.builds} builds ended"
         if not self._factors():
             return "none good", "nothing to try: no diagnosis proposes an edit; give --axis NAME=VALUE,VALUE"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from builder.diagnose.cures import finding_of
 from builder.document import pretty_json, write_atomic
 from builder.matrix.searching import Budget, Search
 from builder.matrix.trial import Bench, recall, try_variant
 from builder.matrix.variant import own_value
 from builder.matrix.workplace import VARIANTS, clear, shown_run, workplace
+from builder.verify.reported import Edit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from builder.matrix.outcome import Outcome
     from builder.matrix.strategy import Choice, Factor
     from builder.recipe.source import RecipeFile
+    from builder.store import Store
     from builder.tools import Tools
 
 NO_LIMIT = Budget()
@@ -56,6 +59,17 @@ def search_recipe(
         if ledger.end != "budget ended":
             clear(folder, source.recipe.name, [row.outcome for row in ledger.rows], tools)
     return ledger, file
+
+
+def finding_from(ledger: Ledger, source: RecipeFile, store: Store) -> str | None:
+    """Return the finding that a search offers: the last failure before the good run, and the edits that cured it."""
+    failed = [row for row in ledger.rows if row.outcome.result != "good"]
+    if ledger.end != "good" or not failed:
+        return None
+    last = max(failed, key=lambda row: row.outcome.progress)
+    cure = {path: value for path, value in ledger.edits.items() if last.edits.get(path) != value}
+    edits = [Edit(path=path, value=value) for path, value in cure.items() if value is not None]
+    return finding_of(last.outcome.log, source.recipe, edits, store)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from builder.matrix.outcome import Outcome
 
 MOST_CELLS = 20_000
-BUILD_COST = 8.0  # a run that compiles or assembles, in runs that need only the proof
-_WRONG = {"own": 0.3, "given": 0.3, "suggested": 0.1}  # how likely a value is wrong before anything was seen
+BUILD_COST = 4.0  # a run that compiles or assembles, in runs that need only the proof
+_WRONG = {"own": 0.3, "given": 0.15, "suggested": 0.1}  # how likely a value is wrong before anything was seen
 _UNNAMED = 0.3  # weight of a value that no diagnosis names, against the confidence of one that it names
 
 Choice = str | int | float | bool | tuple[str, ...] | None
@@ -72,16 +72,19 @@ def factors_of(own: Callable[[str], Choice], suggested: Sequence[Mapping[str, Ch
     return tuple(Factor(path=path, values=tuple(found)) for path, found in values.items() if len(found) > 1)
 
 
-def propose(factors: Sequence[Factor], history: Sequence[Tried], *, builds: bool = True) -> Proposal | None:
+def propose(
+    factors: Sequence[Factor], history: Sequence[Tried], *, builds: bool = True, exhaustive: bool = True
+) -> Proposal | None:
     """Return the variant that is worth most for its cost, or None if none is left that could be good.
 
-    The first is the recipe as it is; without `builds` only variants of images that were built come. Raise UsageError if
-    the factors make more variants than can be compared.
+    The first is the recipe as it is; without `builds` only variants of images that were built. A search that is not
+    `exhaustive` ends where the furthest failure stays, whatever is changed. Raise UsageError if the factors make more
+    variants than can be compared.
     """
     if not history:
         return Proposal(edits={}, changes={}, failure="", needs_build=True)
     knowledge = _Knowledge(factors=tuple(factors), history=tuple(history))
-    if knowledge.is_hopeless:
+    if not exhaustive and knowledge.is_hopeless:
         return None
     cells = (cell for cell in knowledge.open_cells() if builds or knowledge.is_built(cell))
     cell = max(cells, key=knowledge.order, default=None)
