@@ -208,7 +208,7 @@ class _Knowledge:
         sound = math.prod(1 - self.wrong[index, cell[index]] for index in changed)
         sure = max((confidence for confidence, _ in named.values()), default=0.0)
         told = sure * moved + (1 - sure) * _bits(moved)
-        return (good + told * sound) / (1.0 if self.is_built(cell) else BUILD_COST)
+        return ((1 - sure) * good + told * sound) / (1.0 if self.is_built(cell) else BUILD_COST)
 
     def is_built(self, cell: Cell) -> bool:
         """Whether a variant needs only the proof: it has the image of one that was run."""
