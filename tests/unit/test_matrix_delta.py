@@ -31,10 +31,14 @@ class Once:
         return self.answer(chosen)
 
 
+def blaming(culprit: int) -> Callable[[tuple[int, ...]], Answer]:
+    return lambda chosen: "bad" if culprit in chosen else "good"
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 30, 64])
 def test_one_culprit_is_found_with_the_logarithm_of_questions(count: int) -> None:
     for culprit in range(count):
-        judge = Once(lambda chosen, culprit=culprit: "bad" if culprit in chosen else "good")
+        judge = Once(blaming(culprit))
         found = smallest_difference(range(count), judge)
         assert found.different == (culprit,)
         assert culprit not in found.common

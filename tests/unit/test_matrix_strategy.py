@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from builder.matrix.strategy import Choice
 
+Edits = dict[str, str | int | float | bool | tuple[str, ...]]
 BUILDS = ("stack.torch.version",)
 
 
@@ -35,7 +36,7 @@ class World:
     The diagnoses of `named` factors propose the right value; `same` failures look all alike. No variant may run twice.
     """
 
-    right: dict[str, Choice]
+    right: Mapping[str, Choice]
     order: Sequence[str]
     named: frozenset[str] = frozenset()
     confidence: float = 0.7
@@ -56,7 +57,8 @@ class World:
             if edits.get(path, "v0") != self.right[path]:
                 phase = "decode" if self.same else PHASE_NAMES[min(place, len(PHASE_NAMES) - 1)]
                 failure = "all alike" if self.same else f"{path} is {edits.get(path)}"
-                named = {path: self.right[path]} if path in self.named else {}
+                right = self.right[path]
+                named: Edits = {path: right} if path in self.named and right is not None else {}
                 suspicions = [Suspicion(kind="known", confidence=self.confidence, edits=named)] if named else []
                 return Outcome(
                     result="bad",
@@ -169,7 +171,7 @@ def test_without_axes_and_without_a_diagnosis_there_is_nothing_to_try() -> None:
 
 
 def test_a_failure_that_stays_whatever_the_diagnoses_propose_ends_the_search_before_the_whole_grid() -> None:
-    edits: dict[str, Choice] = {f"serve.args.a{number}": "v1" for number in range(4)}
+    edits: Edits = {f"serve.args.a{number}": "v1" for number in range(4)}
 
     class Stubborn(World):
         def judged(self, edits_now: Mapping[str, Choice]) -> Outcome:
