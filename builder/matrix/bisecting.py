@@ -123,12 +123,13 @@ class Bisect:
     def _prove_ends(self, good: Hashable, bad: Hashable) -> None:
         """Run both ends; what the bad one fails of is what is sought, be it a proof or a compilation."""
         for name, item in (("good", good), ("bad", bad)):
-            self._bad = self._outcome(f"the {name} side", item)
-            if self._bad.result == "unverified" or (self._bad.result == "good") != (name == "good"):
+            outcome = self._outcome(f"the {name} side", item)
+            if outcome.result == "unverified" or (outcome.result == "good") != (name == "good"):
                 raise UsageError(
-                    f"the {name} side is {self._bad.result}: {self._bad.cause}",
+                    f"the {name} side is {outcome.result}: {outcome.cause}",
                     remedy="a bisection needs a good side and a bad one, in this order",
                 )
+        self._bad = self._outcomes[bad]
 
     def _judge(self, what: str, item: Hashable) -> Answer:
         outcome = self._outcome(what, item)

@@ -194,6 +194,7 @@ def test_one_of_thirty_packages_is_proven_in_seven_builds(culprit: int) -> None:
     assert (found.end, found.difference) == ("found", (f"p{culprit:02}",))
     assert (found.good, found.bad) == (GOOD, BAD)
     assert found.builds == len(runs.made) <= 7
+    assert [step.judged for step in found.steps[:2]] == ["good", "bad"]
 
 
 def test_another_failure_than_that_of_the_bad_side_is_not_judged() -> None:
