@@ -62,9 +62,9 @@ def standing_of(before: Outcome | None, after: Outcome) -> Standing:
     """Return what a run did to its hypothesis that the failure before comes from what was changed."""
     if before is None:
         return "start"
-    if after.result == "good" or after.progress > before.progress:
+    if after.came_further_than(before):
         return "confirmed"
-    if after.failure == before.failure or after.progress < before.progress:
+    if after.failure == before.failure or before.came_further_than(after):
         return "refuted"
     return "open"
 

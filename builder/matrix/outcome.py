@@ -48,10 +48,19 @@ class Outcome(Document):
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """How far the run came; a later failure is greater."""
+        """How far the run came; a later failure is greater, and one in a phase that is not known greatest."""
+        return *self._reached, PHASE_NAMES.index(self.phase) or len(PHASE_NAMES)
+
+    def came_further_than(self, other: Outcome) -> bool:
+        """Whether this run surely came further: to a later check, or to a later phase where both are known."""
+        if self._reached != other._reached:
+            return self._reached > other._reached
+        return "unknown" not in {self.phase, other.phase} and self.progress > other.progress
+
+    @property
+    def _reached(self) -> tuple[int, int]:
         stage = _STAGES.index(self.result) if self.result in _STAGES else len(_STAGES) + (self.result == "good")
-        level = _LEVELS.index(self.level) if self.level in _LEVELS else 0
-        return stage, level, PHASE_NAMES.index(self.phase)
+        return stage, _LEVELS.index(self.level) if self.level in _LEVELS else 0
 
     def fails_as(self, other: Outcome) -> bool:
         """Whether two bad runs failed in the same check and, as far as it is known, for the same cause."""

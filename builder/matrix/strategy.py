@@ -152,7 +152,7 @@ class _Knowledge:
         found = set()
         for one, other in itertools.permutations(self.runs, 2):
             different = [index for index in range(len(one)) if one[index] != other[index]]
-            if len(different) == 1 and self.runs[one].progress < self.runs[other].progress:
+            if len(different) == 1 and self.runs[other].came_further_than(self.runs[one]):
                 found.add((different[0], one[different[0]]))
         return frozenset(found)
 

@@ -38,11 +38,20 @@ if TYPE_CHECKING:
     from builder.recipe.source import RecipeFile
     from builder.store import Store
     from builder.tools import Tools
-    from builder.verify.verdict import Verdict
+    from builder.verify.reported import Phase
+    from builder.verify.verdict import Check, Verdict
 
 TRIAL = "trial"
 TAG = "try-"
 _LONGEST = 200
+_PROBED: dict[str, Phase] = {
+    "start": "container start",
+    "import": "import",
+    "load": "model load",
+    "prefill": "prefill",
+    "decode": "decode",
+    "done": "decode",
+}
 _CHANGING = re.compile(r"0x[0-9a-f]+|[0-9]+")
 
 
@@ -192,12 +201,19 @@ def _of_verdict(verdict: Verdict, diagnosis: Diagnosis | None) -> Outcome:
         cause=verdict.cause,
         failure=_failure(name, diagnosis, first) if verdict.result != "good" else "",
         level=check.level if check else "",
-        phase=diagnosis.phase if diagnosis else "unknown",
+        phase=_phase(check, diagnosis),
         suspicions=_suspicions(diagnosis),
         lock_digest=verdict.lock_digest,
         image_id=verdict.image_id,
         log=check.log if check else None,
     )
+
+
+def _phase(check: Check | None, diagnosis: Diagnosis | None) -> Phase:
+    """Return how far a run came: as its log tells, else as the probe itself says."""
+    if diagnosis is not None and diagnosis.phase != "unknown":
+        return diagnosis.phase
+    return _PROBED.get(str(check.figures.get("phase")), "unknown") if check else "unknown"
 
 
 def _failure(where: str, diagnosis: Diagnosis | None, first: str) -> str:

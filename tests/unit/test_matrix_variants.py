@@ -12,6 +12,7 @@ from builder.lock.model import DebianLock, DebianRelease, Lock, LockedWheel, Loc
 from builder.lock.pylock import read_pylock
 from builder.lock.target import Target
 from builder.matrix.bisecting import Bisect, Bisection
+from builder.matrix.ledger import standing_of
 from builder.matrix.mixing import mixed, moves_between
 from builder.matrix.outcome import Outcome, Suspicion
 from builder.matrix.searching import Budget
@@ -21,7 +22,8 @@ from builder.recipe.source import RecipeFile, parse_recipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from builder.matrix.mixing import Move
+    from builder.matrix.ledger import standing_of
+from builder.matrix.mixing import Move
 
 RECIPE = """\
 version: 1
@@ -260,3 +262,22 @@ def test_what_was_run_before_is_known_and_costs_no_budget() -> None:
 def test_ends_that_are_not_as_they_are_called_are_refused(answer: Callable[[Hashable], Outcome], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         packages(answer, 4)
+
+
+def test_a_phase_that_is_not_known_proves_no_progress() -> None:
+    load, capture, unknown = (
+        BAD.model_copy(update={"phase": phase, "failure": phase})
+        for phase in ("model load", "cuda graph capture", "unknown")
+    )
+    assert capture.came_further_than(load)
+    assert not load.came_further_than(capture)
+    assert not unknown.came_further_than(load)
+    assert not load.came_further_than(unknown)
+    assert load.came_further_than(BROKEN)
+    assert [standing_of(load, after) for after in (capture, unknown, load, BROKEN, GOOD)] == [
+        "confirmed",
+        "open",
+        "refuted",
+        "refuted",
+        "confirmed",
+    ]
