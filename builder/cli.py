@@ -115,6 +115,8 @@ def _fail(state: State, error: EnvbuildError, *, json: bool) -> int:
 
 def _reported(error: EnvbuildError, state: State) -> Reported | None:
     """Diagnose what a failed stage left, show the likeliest cause, and return it all."""
+    if not error.tells:
+        return None
     from builder.diagnose.stage import brief_lines, diagnose_error, recipe_at  # noqa: PLC0415 - only a failure needs it
 
     diagnosis = diagnose_error(error, recipe_at(state.recipe))

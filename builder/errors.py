@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 class EnvbuildError(Exception):
     """A failure that a person can act on. `remedy` is one sentence; `evidence` are lines that prove the cause.
 
-    `log` is the whole log of the program that failed, where one was kept.
+    `log` is the whole log of the program that failed, where one was kept. Errors that `tell` come from programs whose
+    words a diagnosis may understand.
     """
 
     exit_code: ClassVar[int] = 1
+    tells: ClassVar[bool] = False
     default_remedy: ClassVar[str] = ""
 
     def __init__(
@@ -57,18 +59,21 @@ class ResolveError(EnvbuildError):
     """The pins cannot be satisfied together, or a locked file cannot be fetched."""
 
     exit_code = 6
+    tells = True
 
 
 class BuildFailedError(EnvbuildError):
     """A compile, a Dockerfile step or an assembly failed."""
 
     exit_code = 7
+    tells = True
 
 
 class EngineError(EnvbuildError):
     """The Docker engine cannot be used."""
 
     exit_code = 9
+    tells = True
 
 
 class NotVerifiedError(EnvbuildError):

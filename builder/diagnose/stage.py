@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from builder.diagnose.diagnosing import diagnose
 from builder.diagnose.model import UNKNOWN
-from builder.errors import BuildFailedError, EngineError, InvalidDocumentError, ResolveError
+from builder.errors import InvalidDocumentError
 from builder.lock.stage import previous_lock
 from builder.recipe.source import read_recipe
 from builder.recipe.targets import find_target
@@ -54,8 +54,6 @@ def diagnose_error(error: EnvbuildError, source: RecipeFile | None) -> Diagnosis
 
     A log that nothing known fits gives a diagnosis of the class `unknown`. `source` is what the stage worked on.
     """
-    if not isinstance(error, BuildFailedError | ResolveError | EngineError):
-        return None
     locked = previous_lock(source) if source else None
     if error.log is not None and error.log.is_file():
         return _diagnose(error.log, source, locked)

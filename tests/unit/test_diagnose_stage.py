@@ -101,7 +101,7 @@ def test_a_log_that_nothing_fits_says_so_in_one_line_and_evidence_that_nothing_f
     assert unknown is not None
     assert list(brief_lines(unknown.reported)) == ["diagnosis: nothing that is known fits this log"]
     assert diagnose_error(ResolveError("no", evidence=("the flux capacitor is reversed",)), None) is None
-    assert diagnose_error(StaleLockError("no space left on device"), None) is None
+    assert not StaleLockError("no space left on device").tells
 
 
 def test_a_few_lines_say_the_likeliest_cause_with_evidence_remedy_and_edits() -> None:

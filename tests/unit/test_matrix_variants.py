@@ -22,8 +22,7 @@ from builder.recipe.source import RecipeFile, parse_recipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from builder.matrix.ledger import standing_of
-from builder.matrix.mixing import Move
+    from builder.matrix.mixing import Move
 
 RECIPE = """\
 version: 1
