@@ -92,6 +92,22 @@ def test_a_failed_stage_is_diagnosed_from_its_log_and_else_from_its_evidence(tmp
     assert by_evidence.causes[0].kind == "disk-full"
 
 
+@pytest.mark.parametrize(
+    ("package", "pinned", "edits"), [("torch", "triton", []), ("sglang", "transformers", ["stack.sglang.version"])]
+)
+def test_pins_that_conflict_propose_an_edit_only_where_one_is_known(
+    package: str, pinned: str, edits: list[str]
+) -> None:
+    evidence = (
+        f"Because {package}==1 depends on {pinned}==1 and this-recipe depends on {package}==1, we can conclude that x.",
+        f"And because this-recipe depends on {pinned}==2, we can conclude that your requirements are unsatisfiable.",
+    )
+    diagnosis = diagnose_error(ResolveError("no set of wheels satisfies the pins", evidence=evidence), None)
+    assert diagnosis is not None
+    assert [cause.kind for cause in diagnosis.causes] == ["dependency-conflict"]
+    assert [edit.path for edit in diagnosis.causes[0].edits] == edits
+
+
 def test_a_log_that_nothing_fits_says_so_in_one_line_and_evidence_that_nothing_fits_says_nothing(
     tmp_path: Path,
 ) -> None:
