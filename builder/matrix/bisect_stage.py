@@ -54,7 +54,7 @@ def bisect_commits(
         names = [name for name, each in source.recipe.stack.items() if each.git is not None]
         raise UsageError(
             f"{source.path}: {package} is not built from git",
-            remedy=f"from git {'is' if len(names) == 1 else 'are'}: {', '.join(names) or 'none'}",
+            remedy=f"built from git: {', '.join(names) or 'no package of this recipe'}",
         )
     place = f"stack.{package}"
     checkout = fetch_commit(wish.git, bad, tools.store, tools.settings, place=place, history=True)
