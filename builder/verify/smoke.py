@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from builder.engine import Engine
-    from builder.recipe.model import Serve, Smoke
+    from builder.recipe.model import Recipe, Serve, Smoke
     from builder.recipe.targets import GpuTarget
     from builder.store import Store
     from builder.verify.verdict import Level
@@ -35,6 +35,7 @@ class Subject:
     built: tuple[str, ...]
     stack: tuple[str, ...]
     serve: Serve | None = None
+    served: str | None = None
     waived: dict[str, str] = field(default_factory=dict)
 
 
@@ -43,6 +44,12 @@ def suite_digest() -> str:
     checks = Path(builder.verify.__file__).parent
     ground = (checks.parent / "elf.py", checks.parent / "fatbin.py")
     return key_of([tree_digest(checks), *(sha256_file(path) for path in ground)])
+
+
+def served_digest(recipe: Recipe) -> str | None:
+    """Return the sha256 over how a recipe is served, None where no check that it requires depends on that."""
+    needed = recipe.serve is not None and not SERVED.isdisjoint(recipe.smoke.require)
+    return key_of(recipe.serve.to_plain()) if recipe.serve is not None and needed else None
 
 
 def smoke_image(
@@ -64,6 +71,7 @@ def smoke_image(
         lock_digest=subject.lock_digest,
         image_id=subject.image_id,
         suite_digest=suite_digest(),
+        served=subject.served,
         waived=subject.waived,
         engine={"version": facts.version, "operating_system": facts.operating_system},
         required=smoke.require,

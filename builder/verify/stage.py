@@ -12,7 +12,7 @@ from builder.recipe.workspace import workspace_of
 from builder.store import mended
 from builder.tools import show_lines
 from builder.verify.record import write_verdict
-from builder.verify.smoke import SERVED, Subject, smoke_image, suite_digest
+from builder.verify.smoke import Subject, served_digest, smoke_image, suite_digest
 from builder.verify.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def smoke_recipe(
     """
     recipe, path = source.recipe, workspace_of(source).verdict
     waived = {finding.rule: finding.waived for finding in findings if finding.waived is not None}
-    served = recipe.serve.to_plain() if recipe.serve and SERVED.intersection(recipe.smoke.require) else None
+    served = served_digest(recipe)
     key = key_of([image.image_id, suite_digest(), recipe.smoke.to_plain(), recipe.target.to_plain(), waived, served])
     with tools.store.exclusive(f"verdict-{key}"):
         verdict = None if again else _kept_verdict(key, tools.store)
@@ -86,6 +86,7 @@ def _subject(source: RecipeFile, locked: Lock, image: BuiltImage, waived: dict[s
         lock_digest=locked.digest,
         waived=waived,
         serve=recipe.serve,
+        served=served_digest(recipe),
         target=find_target(recipe.target.gpu),
         installed=image.installed,
         built=built_packages(recipe),

@@ -35,8 +35,8 @@ class Check(Document):
 class Verdict(Document):
     """What is proven of one image. `result` is good only if every required level passed; skipped is not passed.
 
-    `waived` are the rules of preflight that the recipe overrules, with its reasons; `diagnosis` is what the log of
-    the check that made it bad says.
+    `served` is the sha256 over the recipe's `serve`, where a required check depends on it. `waived` are the rules of
+    preflight that the recipe overrules, with its reasons; `diagnosis` is what the log of the failed check says.
     """
 
     version: Literal[1] = 1
@@ -49,6 +49,7 @@ class Verdict(Document):
     engine: dict[str, str]
     required: tuple[Level, ...]
     checks: tuple[Check, ...]
+    served: str | None = None
     waived: dict[str, str] = {}
     diagnosis: Reported | None = None
     finished: str
