@@ -98,7 +98,7 @@ class Search:
         needed = needed_changes(self._factors(), self._history())
         for path in [path for path in edits if path not in needed] if len(edits) > 1 else ():
             fewer = {other: value for other, value in kept.items() if other != path}
-            proposal = Proposal(edits=fewer, changes={path: self.own(path)}, failure="", needs_build=True)
+            proposal = Proposal(edits=fewer, changes={path: self.own(path)})
             seen = next((row.outcome for row in self.rows if row.edits == fewer), None)
             if seen is None and not self._affordable(proposal):
                 break

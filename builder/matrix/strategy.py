@@ -57,8 +57,6 @@ class Proposal:
 
     edits: Mapping[str, Choice]
     changes: Mapping[str, Choice]
-    failure: str
-    needs_build: bool
 
 
 def factors_of(own: Callable[[str], Choice], suggested: Sequence[Mapping[str, Choice]]) -> tuple[Factor, ...]:
@@ -82,7 +80,7 @@ def propose(
     variants than can be compared.
     """
     if not history:
-        return Proposal(edits={}, changes={}, failure="", needs_build=True)
+        return Proposal(edits={}, changes={})
     knowledge = _Knowledge(factors=tuple(factors), history=tuple(history))
     if not exhaustive and knowledge.is_hopeless:
         return None
@@ -190,8 +188,7 @@ class _Knowledge:
             for factor, index, before in zip(self.factors, cell, self.frontier, strict=True)
             if index != before
         }
-        failure = self.runs[self.frontier].failure
-        return Proposal(edits=edits, changes=changes, failure=failure, needs_build=not self.is_built(cell))
+        return Proposal(edits=edits, changes=changes)
 
     def _cell(self, edits: Mapping[str, Choice]) -> Cell:
         return tuple(factor.values.index(edits[factor.path]) if factor.path in edits else 0 for factor in self.factors)

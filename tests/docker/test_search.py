@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from builder.build.layers import base_tag
 from builder.cli import run
@@ -136,6 +137,13 @@ def test_a_second_search_runs_nothing_again(project: Project, capsys: pytest.Cap
     assert code == 0
     assert [row["known"] for row in second["rows"]] == [True] * len(first["rows"])
     assert "run 1" not in said
+    _, _, said = search(capsys, "--save-finding", *axis_options(*AXES))
+    finding = next((project.root / "findings").glob("*.yaml"))
+    assert f"wrote {finding}" in said
+    learned = yaml.safe_load(finding.read_text())["findings"][0]
+    assert {edit["path"] for edit in learned["edits"]} <= GOOD.keys()
+    assert run(["diagnose", "--explain", learned["class"]]) == 0
+    assert finding.stem in capsys.readouterr().out
 
 
 def test_killed_in_the_middle_it_goes_on_where_it_was(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
