@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from builder.diagnose.knowledge import Knowledge
-    from builder.diagnose.model import Value
     from builder.diagnose.observe import Hit, Observation
     from builder.lock.model import Lock
     from builder.recipe.model import Recipe
+    from builder.verify.reported import Value
 
 _ASSIGNMENT = re.compile(
     r"\b([a-z][a-z0-9_]{2,60})'?[=:] ?(?:'([^']{0,200})'|\"([^\"]{0,200})\"|(True|False|None|-?\d+(?:\.\d+)?)\b)"

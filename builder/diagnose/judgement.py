@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.diagnose.conditions import Held, holds
-from builder.diagnose.model import PHASE_NAMES, UNKNOWN, Cause, Edit, Evidence
+from builder.diagnose.model import UNKNOWN, Cause
 from builder.diagnose.schema import SURE
+from builder.verify.reported import PHASE_NAMES, Edit, Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from builder.diagnose.conditions import Scene
-    from builder.diagnose.model import Phase
     from builder.diagnose.observe import Hit
     from builder.diagnose.schema import Finding
     from builder.recipe.model import Recipe
+    from builder.verify.reported import Phase
 
 MOST = 0.97
 NOT_FIRST = 0.7

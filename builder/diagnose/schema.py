@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, Field, model_validator
 
-from builder.diagnose.model import ClassName, Confidence, Edit, Phase, Value
 from builder.diagnose.pattern import PatternError, pattern_of
 from builder.document import Document
+from builder.verify.reported import ClassName, Confidence, Edit, Phase, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable

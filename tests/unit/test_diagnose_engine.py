@@ -185,7 +185,7 @@ def test_a_start_that_failed_before_a_good_one_is_forgiven_and_a_crash_while_ser
 
 
 def test_json_has_exactly_the_keys_that_the_command_promises() -> None:
-    document = diagnose(FOUNDING).to_json()
+    document = diagnose(FOUNDING).reported.to_plain()
     assert list(document) == ["phase", "causes", "misleading"]
     assert list(document["causes"][0]) == ["class", "confidence", "evidence", "remedy", "edits"]
     assert document["causes"][0]["evidence"][-1] == {
@@ -193,7 +193,7 @@ def test_json_has_exactly_the_keys_that_the_command_promises() -> None:
         "text": "torch.AcceleratorError: CUDA error: device-side assert triggered",
     }
     assert document["causes"][0]["edits"][0]["path"] == "serve.args.kv-cache-dtype"
-    assert diagnose([]).to_json() == {"phase": "unknown", "causes": [], "misleading": []}
+    assert diagnose([]).reported.to_plain() == {"phase": "unknown", "causes": [], "misleading": []}
 
 
 def test_line_numbers_count_newlines_whatever_stands_between_them() -> None:
