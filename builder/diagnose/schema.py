@@ -159,6 +159,14 @@ class SettingFact(Document):
     value: Value | None = None
 
 
+class EnvFact(Document):
+    """An environment variable that logs may set, and lines that show that the server ran as with `value`."""
+
+    variable: str
+    lines: Lines = ()
+    value: str = ""
+
+
 class GpuFact(Document):
     """A GPU by the texts that name it, with its compute capability."""
 
@@ -203,6 +211,6 @@ class KnowledgeFile(Document):
     versions: tuple[VersionFact, ...] = ()
     settings: tuple[SettingFact, ...] = ()
     setting_lines: tuple[Line, ...] = ()
-    env: tuple[str, ...] = ()
+    env: tuple[EnvFact, ...] = ()
     gpus: tuple[GpuFact, ...] = ()
     pins: tuple[Pins, ...] = ()

@@ -87,6 +87,19 @@ def test_a_recipe_that_already_serves_with_bfloat16_rules_the_fp8_cache_out() ->
     assert diagnosis.causes[0].finding == "flashinfer-fp4-gemm-race"
 
 
+def test_what_the_log_shows_overrules_what_the_recipe_wishes_and_the_cause_says_so() -> None:
+    recipe = _recipe(
+        args={"kv-cache-dtype": "bf16", "attention-backend": "flashinfer"},
+        env={"SGLANG_ENABLE_JIT_DEEPGEMM": "0", "SGLANG_ENABLE_DEEP_GEMM": "0"},
+    )
+    causes = {cause.finding: cause for cause in diagnose(FOUNDING, recipe=recipe).causes}
+    assert next(iter(causes)) == "fp8-kv-cache-without-scales"
+    assert "deepgemm-ue8m0-scales" in causes
+    for name in ("fp8-kv-cache-without-scales", "deepgemm-ue8m0-scales"):
+        assert causes[name].edits == ()
+        assert "already: this log is of a server that was started otherwise" in causes[name].because[-1]
+
+
 def test_edits_that_the_recipe_already_holds_are_not_proposed() -> None:
     recipe = _recipe(env={"SGLANG_ENABLE_DEEP_GEMM": "0"})
     edits = [edit.path for cause in diagnose(FOUNDING, recipe=recipe).causes for edit in cause.edits]
