@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagePlan:
-    """Everything that goes into an image; `key` covers all of it.
+    """Everything that goes into an image, which `key` covers, and the tag that it gets in the local engine.
 
     `base_layers` are those of a base that is an image of a registry; a bootstrapped base is known by its key alone.
     """
@@ -52,6 +52,7 @@ class ImagePlan:
     venv: Venv
     settings: ImageSettings
     base_layers: tuple[Layer, ...] = ()
+    tag: str = "latest"
 
     @property
     def key(self) -> str:
@@ -72,7 +73,7 @@ class ImagePlan:
     @property
     def reference(self) -> str:
         """The tag of the image in the local engine."""
-        return f"envbuild/{self.name}:latest"
+        return f"envbuild/{self.name}:{self.tag}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +89,9 @@ class BuiltImage:
     installed: tuple[tuple[str, str], ...]
 
 
-def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWheel, ...], store: Store) -> ImagePlan:
+def plan_image(
+    recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWheel, ...], store: Store, *, tag: str = "latest"
+) -> ImagePlan:
     """Return what the image is made of: the locked wheels and the compiled ones."""
     every: tuple[LockedWheel | BuiltWheel, ...] = (*lock.wheels, *built)
     inputs = [
@@ -106,6 +109,7 @@ def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWhee
         base_key=base_key,
         wheels=tuple(sorted(inputs, key=lambda wheel: wheel.name)),
         venv=Venv(python=recipe.python, home=lock.interpreter_folder),
+        tag=tag,
         settings=ImageSettings(
             epoch=lock.epoch,
             environment=image_environment(lock),

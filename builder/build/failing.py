@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from errno import ENOSPC
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.errors import BuildFailedError
@@ -13,8 +14,6 @@ from builder.sizes import shown_bytes
 from builder.store import DiskFullError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from builder.build.wheels import WheelJob
     from builder.engine import Exit
     from builder.store import Store
@@ -53,14 +52,15 @@ def failure(job: WheelJob, ending: Ending, store: Store) -> BuildFailedError:
             f"{said} ran out of memory: one file alone needs more than the {shown_bytes(ending.memory)} it may use",
             remedy=f"give it more, such as ENVBUILD_MEMORY={2 * ending.memory >> 30 or 1}g; {log}",
             evidence=_evidence(ended),
+            log=ending.log,
         )
     if _NO_SPACE in _tail(ended):
-        return DiskFullError(f"{said}: no space is left on the disk", evidence=_evidence(ended))
+        return DiskFullError(f"{said}: no space is left on the disk", evidence=_evidence(ended), log=ending.log)
     if ended.timed_out or ended.code in STOPPED:
         how = f"was stopped after {ended.seconds:.0f} s"
         return BuildFailedError(f"{said} {how}", remedy=f"run it again: it goes on; {log}", evidence=_evidence(ended))
     how = f"failed with exit code {ended.code}" if ended.code else f"left {ending.wheels} wheels instead of one"
-    error = BuildFailedError(f"{said} {how}", remedy=log, evidence=_evidence(ended))
+    error = BuildFailedError(f"{said} {how}", remedy=log, evidence=_evidence(ended), log=ending.log)
     _remember(job, error, store)
     return error
 
@@ -73,6 +73,7 @@ def refuse_known_failure(job: WheelJob, store: Store) -> None:
             f"{record['message']}, as it did before with exactly these inputs",
             remedy=f"change the recipe, or try again with --retry; {record['remedy']}",
             evidence=tuple(record["evidence"]),
+            log=Path(record["log"]),
         )
 
 
@@ -82,7 +83,7 @@ def forget_failure(job: WheelJob, store: Store) -> None:
 
 
 def _remember(job: WheelJob, error: BuildFailedError, store: Store) -> None:
-    record = {"message": error.message, "remedy": error.remedy, "evidence": list(error.evidence)}
+    record = {"message": error.message, "remedy": error.remedy, "evidence": list(error.evidence), "log": str(error.log)}
     store.keep_result(FAILURE, job.key, record)
 
 
