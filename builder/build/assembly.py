@@ -9,8 +9,17 @@ from builder.build.bytecode import byte_code_key
 from builder.build.environment import image_environment, image_labels
 from builder.build.image import ImageSettings, Layer, assemble, load_image
 from builder.build.layerplan import plan_layers
-from builder.build.layers import LAYOUT, base_layer_key, find_base_layer, find_layers, layer_key, make_layers
-from builder.build.tarlayer import COMPRESSOR, Blob
+from builder.build.layers import (
+    LAYOUT,
+    LayerTerms,
+    base_layer_key,
+    find_base_layer,
+    find_layers,
+    layer_key,
+    make_layers,
+)
+from builder.build.papers import image_papers, papers_key
+from builder.build.tarlayer import Blob
 from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
 from builder.document import key_of
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from builder.build.image import Image
+    from builder.build.tarlayer import File
     from builder.build.wheelfile import WheelLayout
     from builder.build.wheels import BuiltWheel
     from builder.engine import Engine
@@ -38,8 +48,9 @@ class ImagePlan:
     name: str
     base_key: str
     wheels: tuple[WheelInput, ...]
-    venv: Venv
+    terms: LayerTerms
     settings: ImageSettings
+    papers: tuple[File, ...]
 
     @property
     def key(self) -> str:
@@ -47,13 +58,14 @@ class ImagePlan:
         return key_of(
             {
                 "layout": LAYOUT,
-                "compressor": COMPRESSOR,
+                "compressor": self.terms.codec.compressor,
                 "base": self.base_key,
-                "python": self.venv.python,
+                "python": self.terms.venv.python,
                 "wheels": [[wheel.filename, wheel.sha256] for wheel in self.wheels],
                 "epoch": self.settings.epoch,
                 "environment": dict(self.settings.environment),
                 "labels": dict(self.settings.labels),
+                "papers": papers_key(self.papers),
             }
         )
 
@@ -93,10 +105,13 @@ def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWhee
         name=recipe.name,
         base_key=base_key,
         wheels=tuple(sorted(inputs, key=lambda wheel: wheel.name)),
-        venv=Venv(python=recipe.python),
-        settings=ImageSettings(
-            epoch=lock.epoch, environment=image_environment(lock), labels=image_labels(recipe, lock)
+        terms=LayerTerms(
+            venv=Venv(python=recipe.python), python=base_key, epoch=lock.epoch, compression=recipe.compression
         ),
+        settings=ImageSettings(
+            epoch=lock.epoch, environment=image_environment(recipe, lock), labels=image_labels(recipe, lock)
+        ),
+        papers=image_papers(recipe, lock),
     )
 
 
@@ -119,13 +134,11 @@ def build_image(
 ) -> BuiltImage:
     """Make the layers that are missing, assemble the image, load it into the engine and record it."""
     layouts = _layouts(plan, store)
-    plans = plan_layers(layouts)
+    plans = plan_layers(layouts, plan.papers)
     layers = make_layers(
         plans,
         base=base,
-        venv=plan.venv,
-        python=plan.base_key,
-        epoch=plan.settings.epoch,
+        terms=plan.terms,
         engine=engine,
         store=store,
         on_progress=on_progress,
@@ -139,11 +152,13 @@ def build_image(
         "image_id": image.config_digest,
         "manifest_digest": image.manifest_digest,
         "layers": [
-            base_layer_key(base.blob.diff_id.removeprefix("sha256:")),
-            *(layer_key(item, venv=plan.venv, python=plan.base_key, epoch=plan.settings.epoch) for item in plans),
+            base_layer_key(base.blob.diff_id.removeprefix("sha256:"), plan.terms.codec),
+            *(layer_key(item, plan.terms) for item in plans),
         ],
         "byte_code": [
-            byte_code_key(layout, plan.venv, plan.base_key) for layout in layouts if layout.sources(plan.venv)
+            byte_code_key(layout, plan.terms.venv, plan.base_key)
+            for layout in layouts
+            if layout.sources(plan.terms.venv)
         ],
     }
     store.keep_result("image", plan.key, record)
@@ -173,18 +188,22 @@ def _layers_in(record: Mapping[str, Any], store: Store) -> tuple[Layer, ...] | N
 
 def _find_layers(plan: ImagePlan, store: Store) -> tuple[Layer, ...] | None:
     rootfs = store.result("base", plan.base_key)
-    base = find_base_layer(rootfs["sha256"], store) if rootfs else None
-    plans = plan_layers(_layouts(plan, store))
-    blobs = find_layers(plans, venv=plan.venv, python=plan.base_key, epoch=plan.settings.epoch, store=store)
-    done = [Layer(title=item.title, blob=blob) for item, blob in zip(plans, blobs, strict=True) if blob is not None]
-    if base is None or len(done) < len(blobs):
-        return None
-    return Layer(title="base", blob=base), *done
+    codec = plan.terms.codec
+    base = find_base_layer(rootfs["sha256"], store, codec) if rootfs else None
+    plans = plan_layers(_layouts(plan, store), plan.papers)
+    blobs = (base, *find_layers(plans, plan.terms, store))
+    titles = ("base", *(item.title for item in plans))
+    layers = [
+        Layer(title=title, blob=blob, media_type=codec.media_type)
+        for title, blob in zip(titles, blobs, strict=True)
+        if blob is not None
+    ]
+    return tuple(layers) if len(layers) == len(blobs) else None
 
 
 def _layouts(plan: ImagePlan, store: Store) -> tuple[WheelLayout, ...]:
     try:
-        return tuple(read_layout(wheel, plan.venv) for wheel in plan.wheels)
+        return tuple(read_layout(wheel, plan.terms.venv) for wheel in plan.wheels)
     except BuildFailedError:
         prove_all(store, [wheel.sha256 for wheel in plan.wheels])  # what is damaged here looks like a broken wheel
         raise

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from builder.build.tarlayer import MEDIA_TYPE, Blob
+from builder.build.compression import GZIP
 from builder.document import CHUNK, canonical_json, sha256_bytes
 from builder.engine import chain_of
 from builder.errors import EngineError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from builder.build.tarlayer import Blob
     from builder.engine import Engine
     from builder.store import Store
 
@@ -30,7 +31,7 @@ class Layer:
 
     title: str
     blob: Blob
-    media_type: str = MEDIA_TYPE
+    media_type: str = GZIP.media_type
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

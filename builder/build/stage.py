@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from builder.build.assembly import build_image, built_image, plan_image
 from builder.build.base import base_key, bootstrap_base, debs_folder, find_base
+from builder.build.compression import COMPRESSIONS
 from builder.build.layers import load_base, make_base_layer
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
 from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_key, toolchain_tag
@@ -24,6 +25,7 @@ from builder.tools import show_lines, show_progress
 if TYPE_CHECKING:
     from builder.build.assembly import BuiltImage, ImagePlan
     from builder.build.base import RootFilesystem
+    from builder.build.compression import Compression
     from builder.build.image import Layer
     from builder.build.wheels import BuiltWheel, WheelJob
     from builder.console import Console
@@ -103,7 +105,7 @@ def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
 
 
 def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
-    base = _base(locked, tools)
+    base = _base(locked, tools, plan.terms.codec)
     _fetch(source, locked, tools)
     with tools.console.step(f"assemble {plan.reference}") as step:
         image = build_image(
@@ -148,8 +150,8 @@ def _rootfs(locked: Lock, tools: Tools) -> RootFilesystem:
         return bootstrap_base(debian, tools.store, step.detail)
 
 
-def _base(locked: Lock, tools: Tools) -> Layer:
-    layer = make_base_layer(_rootfs(locked, tools).sha256, store=tools.store)
+def _base(locked: Lock, tools: Tools, compression: Compression) -> Layer:
+    layer = make_base_layer(_rootfs(locked, tools).sha256, store=tools.store, compression=compression)
     load_base(layer, epoch=locked.epoch, engine=tools.engine, store=tools.store)
     return layer
 
@@ -202,7 +204,7 @@ def _toolchain(source: RecipeFile, locked: Lock, tools: Tools) -> str:
     files, key = render_dockerfiles(source.recipe, locked), toolchain_of(source, locked)
     if has_toolchain(key, tools.engine, tools.store):
         return toolchain_tag(key)
-    base = _base(locked, tools)
+    base = _base(locked, tools, COMPRESSIONS[source.recipe.compression])
     debs = locked.file.debian.toolchain
     wheels = (*locked.toolchain_wheels, *locked.compiler_wheels)
     with tools.console.step(f"build the toolchain: {len(debs)} packages, {len(wheels)} wheels") as step:

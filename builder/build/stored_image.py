@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING
 
-from isal import igzip
-
+from builder.build.compression import DAMAGED, open_unpacked
 from builder.build.image import TITLE, Image, Layer
 from builder.build.tarlayer import BLOCK, Blob
 from builder.errors import InvalidDocumentError
@@ -56,7 +54,7 @@ def _proven(layer: Descriptor, diff_id: str, source: str, store: Store) -> Blob:
             while piece := content.read(BLOCK):
                 seen.update(piece)
                 unpacked += len(piece)
-    except (igzip.BadGzipFile, EOFError, zlib.error) as error:
+    except DAMAGED as error:
         raise InvalidDocumentError(f"{source}: the layer {layer.digest} is damaged: {error}") from error
     if f"sha256:{seen.hexdigest()}" != diff_id:
         raise InvalidDocumentError(f"{source}: the layer {layer.digest} does not unpack to {diff_id}")
@@ -64,10 +62,9 @@ def _proven(layer: Descriptor, diff_id: str, source: str, store: Store) -> Blob:
 
 
 def _unpacked(layer: Descriptor, file: IO[bytes], source: str) -> IO[bytes]:
-    if layer.media_type.endswith("gzip"):
-        return cast("IO[bytes]", igzip.open(file))  # type: ignore[no-untyped-call]
-    if layer.media_type.endswith("tar"):
-        return file
-    raise InvalidDocumentError(
-        f"{source}: the layer {layer.digest} is {layer.media_type}, which cannot be unpacked here"
-    )
+    content = open_unpacked(file, layer.media_type)
+    if content is None:
+        raise InvalidDocumentError(
+            f"{source}: the layer {layer.digest} is {layer.media_type}, which cannot be unpacked here"
+        )
+    return content

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from builder.document import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 GitHash = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
@@ -143,7 +146,7 @@ class LockFile(Document):
 class Lock:
     """A whole lock: `lock.yaml`, the wheels of the image, of the toolchain and of a CUDA compiler of its own.
 
-    `digest` covers all its files.
+    `digest` covers all its files; `pylocks` are those besides `lock.yaml`, by name.
     """
 
     name: str
@@ -152,6 +155,7 @@ class Lock:
     toolchain_wheels: tuple[LockedWheel, ...]
     digest: str
     compiler_wheels: tuple[LockedWheel, ...] = ()
+    pylocks: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def sources(self) -> dict[str, LockedSdist | LockedGit]:

@@ -70,6 +70,10 @@ def test_the_context_holds_what_the_head_comment_of_the_dockerfile_lists(project
         ".dockerignore",
         "Dockerfile",
         "base.tar",
+        "papers/lock.yaml",
+        "papers/pylock.toml",
+        "papers/pylock.toolchain.toml",
+        "papers/recipe.yaml",
         "requirements.txt",
         "tools/compile_inside.py",
         "tools/compile_installed.py",
@@ -81,7 +85,7 @@ def test_the_context_holds_what_the_head_comment_of_the_dockerfile_lists(project
         line for line in (folder / "Dockerfile").read_text(encoding="utf-8").splitlines() if line.startswith("#")
     ]
     listed = [match[1] for line in comment if (match := re.match(r"#   (\S+) ", line))]
-    assert listed == ["base.tar", "wheels/", "tools/"]
+    assert listed == ["base.tar", "wheels/", "tools/", "papers/"]
     assert all((folder / name).exists() for name in listed)
 
 
@@ -92,7 +96,7 @@ def test_the_dockerfile_copies_nothing_that_the_context_lacks(project: Project, 
     named = re.findall(r"^(?:COPY|ADD) (?!--from)(\S+) ", text, re.MULTILINE) + re.findall(
         r"/build/(tools/\S+?)(?:/pip)? ", text
     )
-    assert len(named) == 6
+    assert len(named) == 7
     assert all((folder / name).exists() for name in named), named
 
 

@@ -17,7 +17,7 @@ import pytest
 from builder.build import compile_inside, layers
 from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.layerplan import LayerPlan, plan_layers
-from builder.build.layers import layer_key, make_base_layer, make_layers
+from builder.build.layers import LayerTerms, layer_key, make_base_layer, make_layers
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
 from builder.engine import Exit
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from builder.build.compression import CompressionName
     from builder.build.image import Layer
     from builder.build.wheelfile import WheelLayout
     from builder.engine import ContainerRun
@@ -85,9 +86,7 @@ class World:
         return make_layers(
             plan_layers(layouts),
             base=self.base,
-            venv=VENV,
-            python="3.13.5-2",
-            epoch=epoch,
+            terms=terms(python="3.13.5-2", epoch=epoch),
             engine=self.engine,
             store=self.store,
             on_progress=self.said.append,
@@ -118,6 +117,10 @@ def new_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 @pytest.fixture
 def world(new_world: Callable[[str], World]) -> World:
     return new_world("store")
+
+
+def terms(*, venv: Venv = VENV, python: str = "x", epoch: int = 1, compression: CompressionName = "gzip") -> LayerTerms:
+    return LayerTerms(venv=venv, python=python, epoch=epoch, compression=compression)
 
 
 def layout(folder: Path, name: str = "foo", source: bytes = b"x = {None, 'a', 'b'}\n") -> WheelLayout:
@@ -272,21 +275,22 @@ def test_a_failed_compile_names_the_wheel_and_shows_the_interpreters_words(tmp_p
 
 def test_every_input_of_a_layer_is_in_its_key(tmp_path: Path) -> None:
     plan = LayerPlan(title="foo 1.0", layouts=(layout(tmp_path),))
-    key = layer_key(plan, venv=VENV, python="x", epoch=1)
-    assert key == layer_key(plan, venv=VENV, python="x", epoch=1)
+    key = layer_key(plan, terms())
+    assert key == layer_key(plan, terms())
     other = LayerPlan(title="foo 1.0", layouts=(layout(tmp_path, source=b"y = 1\n"),))
     others = [
-        layer_key(plan, venv=VENV, python="y", epoch=1),
-        layer_key(plan, venv=VENV, python="x", epoch=2),
-        layer_key(plan, venv=Venv(python="3.13", prefix="/opt/other"), python="x", epoch=1),
-        layer_key(other, venv=VENV, python="x", epoch=1),
+        layer_key(plan, terms(python="y")),
+        layer_key(plan, terms(epoch=2)),
+        layer_key(plan, terms(venv=Venv(python="3.13", prefix="/opt/other"))),
+        layer_key(other, terms()),
+        layer_key(plan, terms(compression="zstd")),
     ]
-    assert len({key, *others}) == 5
+    assert len({key, *others}) == 6
 
 
 def test_a_layer_without_python_files_serves_every_base(tmp_path: Path) -> None:
     plan = LayerPlan(title="binary 1.0", layouts=(binary_layout(tmp_path),))
-    assert layer_key(plan, venv=VENV, python="x", epoch=1) == layer_key(plan, venv=VENV, python="y", epoch=1)
+    assert layer_key(plan, terms()) == layer_key(plan, terms(python="y"))
 
 
 def test_byte_code_depends_on_the_python_and_the_place(tmp_path: Path) -> None:
