@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Literal, Protocol, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, Literal, Protocol, cast
 
 import isal
 import zstandard
 from isal import igzip, igzip_lib, isal_zlib
 
+from builder.document import CHUNK
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from _typeshed import WriteableBuffer
 
 CompressionName = Literal["gzip", "zstd"]
 DAMAGED: tuple[type[Exception], ...] = (
@@ -82,3 +87,28 @@ def open_unpacked(file: IO[bytes], media_type: str) -> IO[bytes] | None:
         return file
     found = [each for each in COMPRESSIONS.values() if media_type.endswith(each.name)]
     return found[0].open(file) if found else None
+
+
+def file_of(pieces: Iterator[bytes]) -> BinaryIO:
+    """Return pieces of bytes as a file that is read once, from its begin to its end."""
+    return io.BufferedReader(_Pieces(pieces), CHUNK)
+
+
+class _Pieces(io.RawIOBase):
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        super().__init__()
+        self._pieces = pieces
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Fill what there is room for from one piece; 0 at the end."""
+        target = memoryview(buffer)
+        if not self._left:
+            self._left = memoryview(next(self._pieces, b""))
+        count = min(len(target), len(self._left))
+        target[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count

@@ -188,7 +188,7 @@ def test_a_kit_holds_the_folders_beside_the_recipe_with_their_modes(tmp_path: Pa
 def test_a_folder_that_holds_something_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(UsageError, match="is not an empty folder"):
+    with pytest.raises(UsageError, match="is there already"):
         write_folder([Item(name="a", content=b"x")], tmp_path / "out")
     assert files(tmp_path / "out") == {"thesis.txt"}
 
