@@ -8,6 +8,7 @@ import io
 import json
 import marshal
 import pickle
+import random
 import tarfile
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -24,9 +25,10 @@ from builder.engine import Exit
 from builder.errors import BuildFailedError
 from builder.registry.share import NO_SHARE, open_share
 from builder.settings import settings_from
-from builder.store import Store
+from builder.store import DiskFullError, Store
 from tests.fake_registry import FakeRegistry, running
 from tests.fakes import FakeEngine
+from tests.small_disk import enlarge, small_disk
 from tests.wheels import make_wheel
 
 if TYPE_CHECKING:
@@ -316,3 +318,21 @@ def test_layers_that_another_machine_made_come_from_where_they_are_shared(
         assert two.said == []
         assert two.engine.runs == [], "no byte code was compiled"
         assert two.read(found[1], f"{SITE}/foo/data") == b"1"
+
+
+@pytest.mark.parametrize("where", ["this process", "a process of its own"])
+def test_a_disk_that_fills_up_under_a_layer_is_named_and_with_more_room_the_layer_is_made(
+    where: str, new_world: Callable[[str], World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "PARALLEL", 0 if where == "a process of its own" else 1 << 40)
+    made = make_wheel(tmp_path, "noise", {"noise/data": random.Random(1).randbytes(8 << 20), "noise.py": b"x = 1\n"})
+    with small_disk(tmp_path / "disk", megabytes=6):
+        world = new_world("disk/store")
+        with pytest.raises(DiskFullError, match=r"no space is left on the disk: the store .*disk/store has \d MiB"):
+            world.make([read_layout(made, VENV)])
+        assert list((world.store.root / "tmp").iterdir()) == []
+        kept = [world.store.result("layer", key) or {} for kind, key in world.store.results() if kind == "layer"]
+        assert all(world.store.has(record["digest"].removeprefix("sha256:")) for record in kept)
+        enlarge(tmp_path / "disk", megabytes=40)
+        [*_, layer] = world.make([read_layout(made, VENV)])
+        assert world.read(layer, f"{SITE}/noise.py") == b"x = 1\n"
