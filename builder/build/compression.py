@@ -30,6 +30,7 @@ GZIP_LEVEL = 2
 """Of isal's levels 0 to 3. The bytes of level 3 depend on the processor's vector units; those of level 2 are the same
 with SSE4.2, AVX2 and AVX-512 (seen under QEMU's processor models)."""
 ZSTD_LEVEL = 3
+ZSTD_ENGINE = 23  # the first Docker Engine that can pull layers in zstd (20.10: "archive/tar: invalid tar header")
 _LIBZSTD = ".".join(map(str, zstandard.ZSTD_VERSION))
 _GZIP_FORMAT = 31
 _LAYER = "application/vnd.oci.image.layer.v1.tar"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from builder.build.assembly import build_image, built_image, plan_image
 from builder.build.base import base_key, bootstrap_base, debs_folder, find_base
-from builder.build.compression import COMPRESSIONS
+from builder.build.compression import COMPRESSIONS, ZSTD, ZSTD_ENGINE
 from builder.build.layers import load_base, make_base_layer
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
 from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_key, toolchain_tag
@@ -105,6 +105,7 @@ def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
 
 
 def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
+    _warn_of_zstd(plan, tools)
     base = _base(locked, tools, plan.terms.codec)
     _fetch(source, locked, tools)
     with tools.console.step(f"assemble {plan.reference}") as step:
@@ -118,6 +119,16 @@ def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -
         )
         step.end(image.image_id[:19])
     return image
+
+
+def _warn_of_zstd(plan: ImagePlan, tools: Tools) -> None:
+    version = tools.engine.facts().version
+    major = version.partition(".")[0]
+    if plan.terms.codec is ZSTD and major.isdigit() and int(major) < ZSTD_ENGINE:
+        tools.console.warn(
+            f"Engine {version} gets this image unpacked from here, but cannot pull it: layers in zstd need Engine "
+            f"{ZSTD_ENGINE}.0 or newer (`compression: gzip` serves all)"
+        )
 
 
 def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | None:
