@@ -7,12 +7,12 @@ import hashlib
 import posixpath
 import tarfile
 import zipfile
-import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from builder.build.compression import GZIP
+from builder.build.zipmember import DAMAGED_MEMBER, read_member
 from builder.errors import BuildFailedError
 
 if TYPE_CHECKING:
@@ -186,18 +186,17 @@ class _Archives:
             return
         try:
             yield from self._member(file.content, file.size)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except DAMAGED_MEMBER as error:
             raise BuildFailedError(f"{file.content.origin}: {file.content.name} is damaged: {error}") from error
 
     def _member(self, member: Member, size: int) -> Iterator[bytes]:
         algorithm, _, expected = (member.hash or "sha256=").partition("=")
         digest = hashlib.new(algorithm)
         seen = 0
-        with self._zip(member.archive).open(member.name) as stream:
-            while chunk := stream.read(BLOCK):
-                digest.update(chunk)
-                seen += len(chunk)
-                yield chunk
+        for chunk in read_member(self._zip(member.archive), member.name):
+            digest.update(chunk)
+            seen += len(chunk)
+            yield chunk
         if seen != size or (expected and expected != record_digest(digest.digest())):
             raise BuildFailedError(
                 f"{member.origin}: {member.name} is not the file that the wheel's RECORD lists",
