@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import canonicalize_name
+
 from builder.build.bytecode import byte_code_key
 from builder.build.environment import image_environment, image_labels
 from builder.build.image import ImageSettings, Layer, assemble, load_image
@@ -28,9 +30,10 @@ from builder.registry.share import NO_SHARE
 from builder.store import prove_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from builder.build.image import Image
+    from builder.build.layerplan import LayerPlan
     from builder.build.tarlayer import File
     from builder.build.wheelfile import WheelLayout
     from builder.build.wheels import BuiltWheel
@@ -51,6 +54,11 @@ class ImagePlan:
     terms: LayerTerms
     settings: ImageSettings
     papers: tuple[File, ...]
+    stack: tuple[str, ...]
+
+    def layers(self, layouts: Iterable[WheelLayout]) -> tuple[LayerPlan, ...]:
+        """Return the layers to make of the wheels' layouts."""
+        return plan_layers(layouts, self.papers, self.stack)
 
     @property
     def key(self) -> str:
@@ -66,6 +74,7 @@ class ImagePlan:
                 "environment": dict(self.settings.environment),
                 "labels": dict(self.settings.labels),
                 "papers": papers_key(self.papers),
+                "stack": list(self.stack),
             }
         )
 
@@ -112,6 +121,7 @@ def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWhee
             epoch=lock.epoch, environment=image_environment(recipe, lock), labels=image_labels(recipe, lock)
         ),
         papers=image_papers(recipe, lock),
+        stack=tuple(sorted(map(canonicalize_name, recipe.stack))),
     )
 
 
@@ -134,7 +144,7 @@ def build_image(
 ) -> BuiltImage:
     """Make the layers that are missing, assemble the image, load it into the engine and record it."""
     layouts = _layouts(plan, store)
-    plans = plan_layers(layouts, plan.papers)
+    plans = plan.layers(layouts)
     layers = make_layers(
         plans,
         base=base,
@@ -190,7 +200,7 @@ def _find_layers(plan: ImagePlan, store: Store) -> tuple[Layer, ...] | None:
     rootfs = store.result("base", plan.base_key)
     codec = plan.terms.codec
     base = find_base_layer(rootfs["sha256"], store, codec) if rootfs else None
-    plans = plan_layers(_layouts(plan, store), plan.papers)
+    plans = plan.layers(_layouts(plan, store))
     blobs = (base, *find_layers(plans, plan.terms, store))
     titles = ("base", *(item.title for item in plans))
     layers = [

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from builder.build.base import find_base
 from builder.build.duplicates import find_duplicates
-from builder.build.layerplan import plan_layers
 from builder.build.layers import find_base_layer, find_layers
 from builder.build.stage import find_plan
 from builder.build.wheelfile import read_layout
@@ -112,7 +111,7 @@ def measure_image(source: RecipeFile, locked: Lock, store: Store) -> SizeReport:
 def _layers(
     plan: ImagePlan, layouts: tuple[WheelLayout, ...], base: RootFilesystem | None, store: Store
 ) -> tuple[LayerSize, ...]:
-    plans = plan_layers(layouts, plan.papers)
+    plans = plan.layers(layouts)
     blobs = find_layers(plans, plan.terms, store)
     below = find_base_layer(base.sha256, store, plan.terms.codec) if base else None
     layers = [

@@ -10,6 +10,7 @@ import marshal
 import pickle
 import random
 import tarfile
+import zipfile
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,9 @@ class CompilingEngine(FakeEngine):
         for name, path in {"WHEELS": wheels, "JOBS": mounts["/jobs"], "RESULTS": mounts["/results"]}.items():
             self.patch.setattr(compile_inside, name, path)
         for wheel in wheels.iterdir():
-            compile_inside.compile_wheel(wheel.name)
+            for first in compile_inside.parts_of(wheel.name):
+                compile_inside.compile_part(wheel.name, first)
+            compile_inside.join_parts(wheel.name)
         return super().run(job, on_line)
 
 
@@ -182,6 +185,29 @@ def test_a_file_that_does_not_compile_has_no_byte_code(tmp_path: Path, world: Wo
     layer = world.make([read_layout(make_wheel(tmp_path, "foo", files), VENV)])[1]
     compiled = [name for name in world.members(layer) if "__pycache__/" in name]
     assert compiled == [f"{SITE}/__pycache__/good.cpython-313.pyc"]
+
+
+def test_a_large_wheel_is_compiled_in_parts_of_one_size(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(compile_inside, "PART", 3)
+    join = compile_inside.join_parts
+
+    def joined(wheel: str) -> None:
+        parts = [compile_inside.part_file(wheel, first) for first in compile_inside.parts_of(wheel)]
+        sizes.extend(len(zipfile.ZipFile(part).namelist()) for part in parts)
+        join(wheel)
+
+    monkeypatch.setattr(compile_inside, "join_parts", joined)
+    names = [f"m{number}.py" for number in range(8)]
+    files = {name: f"x = {name!r}\n".encode() for name in names}
+    layer = world.make([read_layout(make_wheel(tmp_path, "foo", files), VENV)])[1]
+    assert sizes == [3, 3, 2]
+    compiled = [name for name in world.members(layer) if "__pycache__/" in name]
+    assert compiled == [f"{SITE}/__pycache__/m{number}.cpython-313.pyc" for number in range(8)]
+    code = marshal.loads(world.read(layer, compiled[7])[16:])
+    assert code.co_consts[0] == "m7.py"
 
 
 def test_two_stores_give_the_same_layers(tmp_path: Path, new_world: Callable[[str], World]) -> None:

@@ -13,7 +13,6 @@ from rich.console import Console as RichConsole
 from builder.build.base import base_key, find_base
 from builder.build.duplicates import BASE, find_duplicates
 from builder.build.image import Layer
-from builder.build.layerplan import plan_layers
 from builder.build.layers import make_base_layer, make_layers
 from builder.build.sizes import measure_image
 from builder.build.sizes_table import sizes_table
@@ -172,7 +171,7 @@ def test_layers_that_were_made_have_the_sizes_of_their_blobs(source: RecipeFile,
     plan = find_plan(source, lock, store)
     assert plan is not None
     made = make_layers(
-        plan_layers([read_layout(wheel, plan.terms.venv) for wheel in plan.wheels], plan.papers),
+        plan.layers([read_layout(wheel, plan.terms.venv) for wheel in plan.wheels]),
         base=base,
         terms=plan.terms,
         engine=FakeEngine(),
