@@ -79,7 +79,6 @@ def record(name: str, text: str, value: float, *, peer: str, release: str = "") 
     goal, bound = GOALS[name]
     return {
         "name": f"image: {name}",
-        "script": "image",
         "compared": text,
         "peer": peer,
         "peer_version": release,

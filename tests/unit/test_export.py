@@ -210,6 +210,11 @@ def test_the_command_line_says_what_it_wrote(
     document = json.loads(capsys.readouterr().out)
     assert document == {"recipe": "small", "written": {"wheels": str(tmp_path / "out")}}
     assert run(["export", recipe]) == 2
+    taken = tmp_path / "image.tar"
+    taken.write_bytes(b"mine")
+    assert run(["export", recipe, "--wheels", str(tmp_path / "other"), "--oci", str(taken)]) == 2
+    assert f"{taken} is there already" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
     (project.root / "lockfiles" / "small" / LOCK).unlink()
     assert run(["export", recipe, "--wheels", str(tmp_path / "more")]) == 5
 
@@ -230,11 +235,21 @@ FILE = [0o100000, 0o644, 0, 0, "aa", {}]
 
 def tree(**changes: object) -> Tree:
     files = {"/a": FILE, "/opt/foo-1.0.dist-info/INSTALLER": FILE}
-    return Tree(files={**files, **changes}, environment={"PATH": "/bin"})  # type: ignore[dict-item]
+    return Tree(files={**files, **changes}, config={"$PATH": "/bin"})  # type: ignore[dict-item]
 
 
 def test_equal_trees_have_no_differences() -> None:
     assert differences(tree(), tree()) == ()
+
+
+def test_variables_labels_and_the_command_are_compared() -> None:
+    one = Tree(files={}, config={"$PATH": "/bin", "label a": "1", "Cmd": ["python3"]})
+    other = Tree(files={}, config={"$PATH": "/bin", "label b": "1", "Cmd": ["sh"]})
+    assert differences(one, other) == (
+        "Cmd: ['python3'] from the Dockerfile, ['sh'] in the assembled image",
+        "label a: '1' from the Dockerfile, None in the assembled image",
+        "label b: None from the Dockerfile, '1' in the assembled image",
+    )
 
 
 @pytest.mark.parametrize(
