@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PREFIX = "/opt/env"
 CACHE = "/var/cache/envbuild"
+LOCK_LABEL = "dev.envbuild.lock"
 # Every just-in-time compiler of the field keeps its results here; none of them keys its cache by the whole stack,
 # so the folder carries the lock's digest and a mounted cache can never serve another stack.
 JIT_CACHES = {
@@ -84,7 +85,7 @@ def image_labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
     labels = {
         "dev.envbuild.cuda": locked_cuda(facts_of(lock)),
         "dev.envbuild.driver": _driver_floor(recipe, lock),
-        "dev.envbuild.lock": lock.digest,
+        LOCK_LABEL: lock.digest,
         "dev.envbuild.recipe": recipe.name,
         "dev.envbuild.target": recipe.target.gpu,
         "org.opencontainers.image.created": datetime.fromtimestamp(lock.epoch, UTC).isoformat(),
