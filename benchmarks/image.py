@@ -100,15 +100,15 @@ def cold(bench: Bench, base: str, devel: str) -> Iterator[dict[str, Any]]:
     packed, unpacked = (sum(getattr(layer.blob, name) for layer in image.layers[1:]) for name in ("size", "unpacked"))
     what = f"{unpacked / 1e9:.1f} GB in {len(image.layers)} layers"
     yield record("cold, memory", f"{what}: {memory / 1e6:.0f} MB in all processes", memory / 1e9, peer="none")
-    pip = bench.peer("pip", 0, devel)
+    pip = bench.peer("pip", devel)
     text, peer = f"{what}: {mine:.0f} s against {pip:.0f} s", "docker build, pip install"
     yield record("cold, pip", text, mine / pip, peer=peer, release=pip_wheel().version)
-    own, naive = bench.size_of(bench.reference(0)), bench.size_of(f"{MARK}/pip-0:latest")
+    own, naive = bench.size_of(bench.reference(0)), bench.size_of(f"{MARK}/pip:latest")
     text, peer = f"{own / 1e9:.2f} GB against {naive / 1e9:.2f} GB", "Debian, all CUDA toolkit wheels, pip install"
     yield record("size", text, own / naive, peer=peer, release="CUDA 13.0.2")
-    bench.forget(f"{MARK}/pip-0")
-    uv = bench.peer("uv", 0, base)
-    bench.forget(f"{MARK}/uv-0")
+    bench.forget(f"{MARK}/pip")
+    uv = bench.peer("uv", base)
+    bench.forget(f"{MARK}/uv")
     text, peer = f"{what}: {mine:.0f} s against {uv:.0f} s", "docker build, uv pip install --compile-bytecode"
     yield record("cold, uv", text, mine / uv, peer=peer, release=version("uv"))
     seconds, cores = compression_seconds(image, bench.tools.store), len(os.sched_getaffinity(0))
@@ -119,7 +119,7 @@ def cold(bench: Bench, base: str, devel: str) -> Iterator[dict[str, Any]]:
     yield record("cold, limit", text, mine / limit, peer="disk and isal")
 
 
-def pin(bench: Bench, devel: str, registry: str) -> Iterator[dict[str, Any]]:
+def pin(bench: Bench, registry: str) -> Iterator[dict[str, Any]]:
     """One pin changed: the time until the image is ready, and the bytes that a push sends."""
     repository = Repository(registry=registry, name="stack")
     with RegistryClient(bench.tools.settings) as client:
@@ -130,8 +130,7 @@ def pin(bench: Bench, devel: str, registry: str) -> Iterator[dict[str, Any]]:
     [changed] = [layer.blob.size for layer in bench.image(1).layers if layer.title.startswith("transformers ")]
     text = f"{sent / 1e6:.2f} MB against {changed / 1e6:.2f} MB"
     yield record("pin pushed", text, sent / changed, peer="the compressed layer of transformers", release=PINS[1])
-    pip = bench.peer("pip", 1, devel)
-    bench.forget(f"{MARK}/pip-1")
+    pip = bench.peers["pip"]
     text, peer = f"transformers {PINS[0]} to {PINS[1]}: {mine:.1f} s against {pip:.0f} s", "docker build, pip install"
     yield record("pin changed", text, mine / pip, peer=peer, release=pip_wheel().version)
 
@@ -176,9 +175,9 @@ def measure(folder: Path, toolkit: Path) -> Iterator[dict[str, Any]]:
         base = bench.base()
         devel = devel_image(bench, base, toolkit)
         yield from cold(bench, base, devel)
+        bench.forget(devel)
         with docker_registry(folder / "registry") as registry:
-            yield from pin(bench, devel, registry)
-            bench.forget(devel)
+            yield from pin(bench, registry)
             yield from four(bench, registry, folder / "registry" / "data")
         yield from again(bench)
     finally:

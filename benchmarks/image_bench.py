@@ -77,6 +77,7 @@ class Bench:
     folder: Path
     tools: Tools
     nonce: str = field(default_factory=lambda: f"{MARK}-{time.time_ns()}")
+    peers: dict[str, float] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -115,21 +116,22 @@ class Bench:
         self.tools.engine.build(ImageBuild(dockerfile=dockerfile, context=context, tag=f"{MARK}/{tag}"), lambda _: None)
         return time.perf_counter() - start
 
-    def peer(self, kind: str, number: int, base: str) -> float:
-        """Build the hand-written Dockerfile of a recipe's lock with pip or uv; return the seconds."""
-        source = read_recipe(self.recipe(number))
+    def peer(self, kind: str, base: str) -> float:
+        """Build the hand-written Dockerfile of the first recipe's lock with pip or uv; return the seconds, and keep them.
+
+        After any changed pin its one RUN step does all of this again.
+        """
+        source = read_recipe(self.recipe(0))
         lines = [
             f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in locked_recipe(source).wheels
         ]
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             (Path(name) / "requirements.txt").write_text("".join(lines))
             install = INSTALL[kind].format(pip=pip_wheel().filename)
-            text = PEER.format(
-                base=base, wheels=f"{MARK}/wheels", nonce=f"{self.nonce} {kind} {number}", install=install
-            )
-            seconds = self.build(text, Path(name), f"{kind}-{number}")
-        self.prove(f"{MARK}/{kind}-{number}")
-        return seconds
+            text = PEER.format(base=base, wheels=f"{MARK}/wheels", nonce=f"{self.nonce} {kind}", install=install)
+            self.peers[kind] = self.build(text, Path(name), kind)
+        self.prove(f"{MARK}/{kind}")
+        return self.peers[kind]
 
     def prove(self, reference: str) -> None:
         """Run the image: what was built must work."""
