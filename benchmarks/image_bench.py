@@ -117,7 +117,7 @@ class Bench:
         return time.perf_counter() - start
 
     def peer(self, kind: str, base: str) -> float:
-        """Build the hand-written Dockerfile of the first recipe's lock with pip or uv; return the seconds, and keep them.
+        """Build the hand-written Dockerfile of the first lock with pip or uv; return the seconds, and keep them.
 
         After any changed pin its one RUN step does all of this again.
         """
