@@ -51,7 +51,7 @@ smoke: {{require: [static]}}
 """
 TOOLKIT = """\
 FROM {base}
-RUN --mount=type=bind,from={wheels},target=/wheels \\
+RUN --mount=type=bind,from={wheels},target=/wheels : {mark} && \\
     python3 /wheels/{pip}/pip install --no-index --no-deps --no-compile --find-links=/wheels/toolkit \\
     --target=/usr/local/cuda {packages}
 """
@@ -237,7 +237,7 @@ def prepare(bench: Bench, toolkit: Path) -> None:
 def devel_image(bench: Bench, base: str, toolkit: Path) -> str:
     """Build what NVIDIA's devel images hold besides Debian, of PyPI's wheels: the whole CUDA toolkit and cuDNN."""
     names = " ".join(sorted({path.name.split("-")[0].replace("_", "-") for path in toolkit.glob("*.whl")}))
-    text = TOOLKIT.format(base=base, wheels=f"{MARK}/wheels", pip=pip_wheel().filename, packages=names)
+    text = TOOLKIT.format(mark=MARK, base=base, wheels=f"{MARK}/wheels", pip=pip_wheel().filename, packages=names)
     with tempfile.TemporaryDirectory(dir=bench.folder) as context:
         bench.build(text, Path(context), "devel")
     return f"{MARK}/devel"
