@@ -32,7 +32,7 @@ JIT_CACHES = {
     "XDG_CACHE_HOME": "xdg",
 }
 # Checkpoints are no results of a compiler: they stay where people mount them, though XDG_CACHE_HOME moves.
-CHECKPOINTS = "~/.cache/huggingface"
+CHECKPOINTS = "/root/.cache/huggingface"
 
 
 def image_environment(recipe: Recipe, lock: Lock) -> dict[str, str]:
