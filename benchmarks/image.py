@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from image_bench import MARK, PINS, Bench, devel_image, pip_wheel, prepare
 
-from builder.build.compression import GZIP, open_unpacked
+from builder.build.compression import GZIP
 from builder.build.image import chain_ids
 from builder.build.published import push_image
 from builder.commands.state import State
 from builder.registry.client import RegistryClient
+from builder.registry.layer import open_unpacked
 from builder.registry.reference import Repository
 from tests.docker.docker_registry import docker_registry
 

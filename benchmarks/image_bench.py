@@ -146,11 +146,11 @@ class Bench:
     def base(self) -> str:
         """Load the Debian base into the engine and return its tag there."""
         locked = locked_recipe(read_recipe(self.recipe(0)))
-        rootfs = find_base(locked.file.debian, self.tools.store)
+        rootfs = find_base(locked.file.debian, self.tools.store) if locked.file.debian else None
         if rootfs is None:
             sys.exit("the base is not in the store")
         layer = make_base_layer(rootfs.sha256, store=self.tools.store)
-        return load_base(layer, epoch=locked.epoch, engine=self.tools.engine, store=self.tools.store)
+        return load_base((layer,), epoch=locked.epoch, engine=self.tools.engine, store=self.tools.store)
 
     def clean(self) -> None:
         """Remove what this benchmark put into the engine."""

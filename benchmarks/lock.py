@@ -17,7 +17,7 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from builder.lock.python import requirements_of, separate_compiler, toolchain_requirements
+from builder.lock.requirements import requirements_of, separate_compiler, toolchain_requirements
 from builder.lock.sources import declared_projects
 from builder.lock.stage import locked_recipe
 from builder.recipe.source import RecipeFile, read_recipe
@@ -81,8 +81,8 @@ def main() -> None:
     arguments = parser.parse_args()
     source = read_recipe(arguments.recipe.resolve())
     sets = wishes(source)
-    peer = min(seconds_of(source, "bare", sets) for _ in range(arguments.runs))
-    mine = min(seconds_of(source, "own", sets) for _ in range(arguments.runs))
+    turns = [[seconds_of(source, kind, sets) for kind in ("bare", "own")] for _ in range(arguments.runs)]
+    peer, mine = (min(seconds) for seconds in zip(*turns, strict=True))
     ratio = round(mine / peer, 2)
     record = {
         "name": "lock",

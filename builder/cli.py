@@ -61,7 +61,12 @@ def main() -> NoReturn:
     """Run the command line and end the process with its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
     _open_closed_streams()
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == ExitCode.INTERRUPTED:  # a thread may still wait for the network: nobody waits for it
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _open_closed_streams() -> None:
@@ -88,6 +93,8 @@ def run(arguments: list[str]) -> int:
         return _fail(state, UsageError(error.format_message(), remedy=remedy), json="--json" in arguments)
     except EnvbuildError as error:
         return _fail(state, error, json=state.console.json)
+    except UnicodeEncodeError as error:
+        return _fail(state, _unwritable_name(error), json=state.console.json)
     except OSError as error:
         if error.filename is None or state.console.verbose:
             raise
@@ -112,6 +119,15 @@ def _unusable_file(error: OSError) -> EnvbuildError:
     return BuildFailedError(
         f"{error.filename} cannot be used: {error.strerror}",
         remedy="check that the place exists, is what it is named for, and may be written; --verbose shows where",
+    )
+
+
+def _unwritable_name(error: UnicodeEncodeError) -> EnvbuildError:
+    """Return the sentence for a path that is no text: it has bytes that nothing can write into a document."""
+    name = error.object.strip('"')
+    return UsageError(
+        f"{name!a} has bytes that are not UTF-8, so it cannot be written into a document",
+        remedy="rename the file or folder; what envbuild writes down must be text",
     )
 
 

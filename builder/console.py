@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import sys
 import threading
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import Console as RichConsole
     from rich.console import RenderableType
     from rich.status import Status
 
     from builder.errors import EnvbuildError
 
 WIDE = 240  # columns of a table that goes to a file or a pipe
+# ECMA-48, "select graphic rendition"
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
 class Step:
@@ -52,68 +55,66 @@ class Console:
         self._lock = threading.Lock()
 
     @cached_property
-    def _err(self) -> RichConsole:
-        from rich.console import Console as RichConsole  # noqa: PLC0415 - slow to import; data alone needs none of it
-
-        return RichConsole(stderr=True, highlight=False, soft_wrap=True)
-
-    @property
     def is_terminal(self) -> bool:
         """Whether a person watches a terminal."""
-        return self._err.is_terminal
+        return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    @cached_property
+    def _colour(self) -> bool:
+        """Whether to write in colour and bold: on a terminal, if the environment does not say otherwise."""
+        return not _plain() and bool(self.is_terminal or os.environ.get("FORCE_COLOR"))
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[Step]:
         """Show a step while it runs and one line with its time at the end; an exception marks it as failed."""
         start = time.monotonic()
-        status = self._err.status(_escape(text)) if self.is_terminal else None
+        status = _spinner(text) if self.is_terminal else None
         step = Step(text, status)
         if status is not None:
             status.start()
         elif self.verbose:
-            self._line(f"  … {_escape(text)}")
+            self._line(f"  … {text}")
         try:
             yield step
         except BaseException:
-            self._close(status, f"  [red]✗[/] {_escape(text)} [dim]({time.monotonic() - start:.1f} s)[/]")
+            self._close(status, f"  {self._in('red', '✗')} {text} {self._since(start)}")
             raise
-        outcome = f": {_escape(step.outcome)}" if step.outcome else ""
-        self._close(status, f"  [green]✓[/] {_escape(text)}{outcome} [dim]({time.monotonic() - start:.1f} s)[/]")
+        outcome = f": {step.outcome}" if step.outcome else ""
+        self._close(status, f"  {self._in('green', '✓')} {text}{outcome} {self._since(start)}")
 
     def current(self, text: str) -> None:
         """Say that a step had nothing to do."""
-        self._line(f"  [dim]= {_escape(text)}: current[/]")
+        self._line(f"  {self._in('dim', f'= {text}: current')}")
 
     def say(self, text: str) -> None:
         """Show a line to the person."""
-        self._line(_escape(text))
+        self._line(text)
 
     def heading(self, text: str) -> None:
         """Show a line that begins a part."""
-        self._line(f"[bold]{_escape(text)}[/]")
+        self._line(self._in("bold", text))
 
     def warn(self, text: str) -> None:
         """Show a warning."""
-        self._line(f"  [yellow]![/] {_escape(text)}")
+        self._line(f"  {self._in('yellow', '!')} {text}")
 
     def verdict(self, result: str, text: str) -> None:
         """Show the closing line of a road: the verdict in its colour and one sentence."""
         colour = {"good": "green", "bad": "red"}.get(result, "yellow")
-        self._line(f"[bold {colour}]{_escape(result)}[/]: {_escape(text)}")
+        self._line(f"{self._in(f'bold {colour}', result)}: {text}")
 
     def error(self, error: EnvbuildError) -> None:
         """Show a failure: the sentence, the lines that prove it, the remedy."""
-        self._line(f"[bold red]error[/]: {_escape(error.message)}")
+        self._line(f"{self._in('bold red', 'error')}: {error.message}")
         for line in error.evidence:
-            self._line(f"  [dim]|[/] {_escape(line)}")
+            self._line(f"  {self._in('dim', '|')} {line}")
         if error.remedy:
-            self._line(f"  [cyan]→[/] {_escape(error.remedy)}")
+            self._line(f"  {self._in('cyan', '→')} {error.remedy}")
 
     def document(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
         """Write the one JSON document of a `--json` call to standard output."""
-        from builder.document import pretty_json  # noqa: PLC0415 - as above
-
-        self._out.write(pretty_json(value).decode())
+        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        self._out.write(text.encode(errors="backslashreplace").decode())  # names of files may be no UTF-8
         self._out.flush()
 
     def output(self, text: str) -> None:
@@ -126,16 +127,38 @@ class Console:
         from rich.console import Console as RichConsole  # noqa: PLC0415 - as above
 
         width = None if self._out.isatty() else WIDE
-        RichConsole(file=self._out, highlight=False, width=width).print(table)
+        colours: Literal["auto"] | None = None if _plain() else "auto"
+        RichConsole(file=self._out, highlight=False, width=width, color_system=colours).print(table)
 
     def _close(self, status: Status | None, line: str) -> None:
         if status is not None:
             status.stop()
         self._line(line)
 
-    def _line(self, markup: str) -> None:
+    def _line(self, text: str) -> None:
+        """Write a line; while a step shows its spinner, rich puts it above."""
         with self._lock:
-            self._err.print(markup)
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def _since(self, start: float) -> str:
+        return self._in("dim", f"({time.monotonic() - start:.1f} s)")
+
+    def _in(self, styles: str, text: str) -> str:
+        """Return a text in some styles, plain where no person watches or where they want no colour."""
+        if not self._colour:
+            return text
+        return f"\x1b[{';'.join(_STYLES[style] for style in styles.split())}m{text}\x1b[0m"
+
+
+def _plain() -> bool:
+    return bool(os.environ.get("NO_COLOR"))  # no-color.org
+
+
+def _spinner(text: str) -> Status:
+    from rich.console import Console as RichConsole  # noqa: PLC0415 - slow to import, and many commands have no step
+
+    return RichConsole(stderr=True, highlight=False, soft_wrap=True).status(_escape(text))
 
 
 def _escape(text: str) -> str:

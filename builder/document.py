@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from builder.errors import InvalidDocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 CHUNK = 1 << 20
 _SHA256 = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
@@ -28,7 +27,7 @@ _DAMAGED = "restore the file from version control, or make it again with `envbui
 class Document(BaseModel):
     """A value that crosses a file border: frozen, closed, strict."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     @classmethod
     def from_json(cls, data: bytes | str, *, source: str) -> Self:
@@ -91,28 +90,18 @@ def key_of(value: Any) -> str:  # noqa: ANN401 - any JSON value
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old bytes or the new ones, never a part."""
-    write_together({path: data})
-
-
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Write several files, each old or new and never a part; none is replaced before all are on the disk.
-
-    They are replaced in the order given: the last is the one that says that the others are complete.
-    """
-    temporaries: dict[Path, Path] = {}
+    temporary = _written_beside(path, data)
     try:
-        for path, data in files.items():
-            temporaries[path] = _written_beside(path, data)
-        for path, temporary in temporaries.items():
-            temporary.replace(path)
+        temporary.replace(path)
     finally:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _written_beside(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    from tempfile import mkstemp  # noqa: PLC0415 - slow to import, and most commands write nothing
+
+    descriptor, name = mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

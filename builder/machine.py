@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from builder.errors import EngineError, UsageError
+from builder.lock.reach import reach_findings
 from builder.preflight.doctor import doctor_findings
 from builder.preflight.findings import Finding
 from builder.preflight.host import host_facts
@@ -34,9 +35,15 @@ STYLES = {
 def examine_machine(
     source: RecipeFile | None, settings: Settings, engine: Callable[[], EngineFacts]
 ) -> tuple[Finding, ...]:
-    """Return one finding for each part of the machine: driver, GPUs, memory, disk, limits, the engine, the store."""
+    """Return one finding for each part of the machine: driver, GPUs, memory, disk, limits, engine, store, servers."""
     facts = host_facts(settings.store if settings.store.is_dir() else settings.store.parent)
-    return (*doctor_findings(facts, source.recipe if source else None), _engine(engine), _store(settings))
+    recipe = source.recipe if source else None
+    return (
+        *doctor_findings(facts, recipe),
+        _engine(engine),
+        _store(settings),
+        *reach_findings(recipe, settings),
+    )
 
 
 def script_for(source: RecipeFile | None) -> str:

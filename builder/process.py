@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import threading
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, ClassVar, NoReturn
 
@@ -23,6 +24,44 @@ class MissingProgramError(EnvbuildError):
     """A program that this stage needs is not installed."""
 
     exit_code: ClassVar[int] = 6
+
+
+class StoppedError(EnvbuildError):
+    """The work that wanted to run a program is given up."""
+
+
+class Programs:
+    """The programs that some work runs at a time, in any number of threads, so that they can be ended together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+
+    def start(self, begin: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """Start a program; raise StoppedError if all were ended."""
+        with self._lock:
+            if self._ended:
+                raise StoppedError("given up")
+            process = begin()
+            self._running.add(process)
+            return process
+
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
+        """Say that a program has ended."""
+        with self._lock:
+            self._running.discard(process)
+
+    def end(self) -> None:
+        """End all programs that run now, each with its whole group; none is started any more."""
+        with self._lock:
+            self._ended = True
+            for process in self._running:
+                _kill_group(process)
+
+
+PROGRAMS: ContextVar[Programs | None] = ContextVar("PROGRAMS", default=None)
+"""Where `run` notes its program for whoever may want to end it: set for a thread by who starts it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,16 +94,10 @@ def run(
     `environment` adds to the caller's own, of which the program does not see the names in `without`; `timeout` is in
     seconds; `on_line` sees each line of standard error live.
     """
+    inherited = {name: value for name, value in os.environ.items() if name not in without}
+    programs = PROGRAMS.get() or Programs()
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            env={name: value for name, value in os.environ.items() if name not in without} | dict(environment or {}),
-            start_new_session=True,
-        )
+        process = programs.start(lambda: _begin(command, inherited | dict(environment or {}), cwd))
     except FileNotFoundError as error:
         name = command[0]
         if cwd is not None and not cwd.is_dir():
@@ -83,7 +116,9 @@ def run(
         try:
             timed_out = _feed_and_wait(process, stdin, timeout)
         finally:
-            _end_group(process)
+            _kill_group(process)
+            process.wait()
+            programs.forget(process)
         for reader in readers:
             reader.join()
     return Completed(
@@ -119,6 +154,18 @@ def become(command: Sequence[str]) -> NoReturn:
         ) from None
 
 
+def _begin(command: Sequence[str], environment: Mapping[str, str], cwd: Path | None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=cwd,
+        env=environment,
+        start_new_session=True,
+    )
+
+
 def _feed_and_wait(process: subprocess.Popen[bytes], stdin: bytes, timeout: float | None) -> bool:
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
@@ -142,7 +189,6 @@ def _read(
     collected[name] = b"".join(lines)
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -21,6 +21,7 @@ class Settings:
     `debian_mirror` and `debian_security_mirror` are base URLs of a Debian archive (default: those of the
     machine's apt, else those of mmdebstrap); `index_url` is a PEP 503 index (default: that of uv and pip's settings);
     `index_mirrors` are the addresses to take instead of those of a recipe's indexes, by `mirror_setting`.
+    `registry_mirrors` are the `host[:port][/path]` to ask instead of a registry, by the registry's own `host[:port]`.
     `docker_config` is the folder of Docker's config.json, `insecure_registries` are `host[:port]` that are spoken to
     without encryption, `share` is the `host/repository` where machines share wheels and layers, filled if `share_push`.
     `signing_key` names the key that signs what is published: a file, a variable or a token, never the key itself.
@@ -38,6 +39,7 @@ class Settings:
     share_push: bool = False
     signing_key: str | None = None
     index_mirrors: Mapping[str, str] = field(default_factory=dict)
+    registry_mirrors: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
 
 
@@ -60,6 +62,9 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
         index_mirrors={name: url for name, url in environment.items() if MIRROR.fullmatch(name) and url},
         docker_config=Path(get("DOCKER_CONFIG") or home / ".docker"),
         insecure_registries=tuple((get("ENVBUILD_INSECURE_REGISTRIES") or "").replace(",", " ").split()),
+        registry_mirrors=dict(
+            pair.split("=", 1) for pair in (get("ENVBUILD_REGISTRY_MIRRORS") or "").split() if "=" in pair
+        ),
         share=get("ENVBUILD_SHARE"),
         share_push=get("ENVBUILD_SHARE_PUSH") == "1",
         signing_key=get("ENVBUILD_SIGNING_KEY"),

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DOOR = "store"
+_NOT_QUOTABLE = re.compile(r'[%"\\\x00-\x1f]')
 
 
 class DamagedFileError(BuildFailedError):
@@ -56,10 +58,10 @@ class Store:
         self.root = root
         self._on_wait = on_wait or (lambda _text: None)
         self._proven: set[str] = set()
-        if any(character.isspace() for character in str(root)):
+        if unusable := _NOT_QUOTABLE.findall(str(root)):
             raise BuildFailedError(
-                f"the store's path {str(root)!r} has a space in it, which apt's lists of sources cannot name",
-                remedy="set ENVBUILD_STORE to a path without spaces",
+                f"the store's path {str(root)!r} has {' '.join(unusable)!r} in it, which apt's settings cannot hold",
+                remedy='set ENVBUILD_STORE to a path without %, ", \\ and control characters',
             )
         for name in ("files", "results", "tmp", "locks", "logs"):
             try:
@@ -220,7 +222,7 @@ class Store:
     def _sweep(self) -> None:
         for path in (self.root / "tmp").iterdir():
             owner = path.name.split("-", 1)[0]
-            if owner.isdigit() and not _is_running(int(owner)):
+            if owner.isdigit() and not is_running(int(owner)):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -248,7 +250,8 @@ def prove_all(store: Store, files: Iterable[str]) -> None:
             pass
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Say whether a process with this id runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

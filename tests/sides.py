@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from builder.document import canonical_yaml, sha256_bytes
-from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN, write_lock
+from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN
 from builder.lock.model import DebianLock, DebianRelease, LockedDeb, LockedGit, LockedWheel, LockFile
 from builder.lock.pylock import write_pylock
+from builder.lock.writing import write_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Literal
 from builder.build.base import base_key
 from builder.console import Console
 from builder.document import canonical_yaml, sha256_bytes
-from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN, question_of, write_lock
+from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN
 from builder.lock.model import DebianLock, DebianRelease, Lock, LockedGit, LockedWheel, LockFile
 from builder.lock.pylock import write_pylock
+from builder.lock.question import question_of
 from builder.lock.stage import locked_recipe
+from builder.lock.writing import write_lock
 from builder.recipe.source import read_recipe
 from builder.settings import settings_from
 from builder.store import Store

@@ -17,6 +17,7 @@ from builder.build.layers import (
     base_layer_key,
     find_base_layer,
     find_layers,
+    image_layers,
     layer_key,
     make_layers,
 )
@@ -46,7 +47,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagePlan:
-    """Everything that goes into an image; `key` covers all of it."""
+    """Everything that goes into an image; `key` covers all of it.
+
+    `base_layers` are those of a base that is an image of a registry; a bootstrapped base is known by its key alone.
+    """
 
     name: str
     base_key: str
@@ -55,6 +59,7 @@ class ImagePlan:
     settings: ImageSettings
     papers: tuple[File, ...]
     stack: tuple[str, ...]
+    base_layers: tuple[Layer, ...] = ()
 
     def layers(self, layouts: Iterable[WheelLayout]) -> tuple[LayerPlan, ...]:
         """Return the layers to make of the wheels' layouts."""
@@ -115,13 +120,20 @@ def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWhee
         base_key=base_key,
         wheels=tuple(sorted(inputs, key=lambda wheel: wheel.name)),
         terms=LayerTerms(
-            venv=Venv(python=recipe.python), python=base_key, epoch=lock.epoch, compression=recipe.compression
+            venv=Venv(python=recipe.python, home=lock.interpreter_folder),
+            python=base_key,
+            epoch=lock.epoch,
+            compression=recipe.compression,
         ),
         settings=ImageSettings(
-            epoch=lock.epoch, environment=image_environment(recipe, lock), labels=image_labels(recipe, lock)
+            epoch=lock.epoch,
+            environment=image_environment(recipe, lock),
+            labels=image_labels(recipe, lock),
+            workdir="/" if lock.file.base else None,
         ),
         papers=image_papers(recipe, lock),
         stack=tuple(sorted(map(canonicalize_name, recipe.stack))),
+        base_layers=image_layers(lock.file.base) if lock.file.base else (),
     )
 
 
@@ -135,7 +147,7 @@ def built_image(plan: ImagePlan, engine: Engine, store: Store) -> BuiltImage | N
 
 def build_image(
     plan: ImagePlan,
-    base: Layer,
+    base: tuple[Layer, ...],
     *,
     engine: Engine,
     store: Store,
@@ -144,7 +156,7 @@ def build_image(
 ) -> BuiltImage:
     """Make the layers that are missing, assemble the image, load it into the engine and record it."""
     layouts = _layouts(plan, store)
-    plans = plan.layers(layouts)
+    plans, codec = plan.layers(layouts), plan.terms.codec
     layers = make_layers(
         plans,
         base=base,
@@ -154,7 +166,7 @@ def build_image(
         on_progress=on_progress,
         share=share,
     )
-    image = assemble((base, *layers), plan.settings)
+    image = assemble((*base, *layers), plan.settings)
     on_progress("loading into the engine")
     load_image(image, plan.reference, engine=engine, store=store)
     record = {
@@ -162,7 +174,7 @@ def build_image(
         "image_id": image.config_digest,
         "manifest_digest": image.manifest_digest,
         "layers": [
-            base_layer_key(base.blob.diff_id.removeprefix("sha256:"), plan.terms.codec),
+            *([] if plan.base_layers else [base_layer_key(base[0].blob.diff_id.removeprefix("sha256:"), codec)]),
             *(layer_key(item, plan.terms) for item in plans),
         ],
         "byte_code": [
@@ -197,18 +209,27 @@ def _layers_in(record: Mapping[str, Any], store: Store) -> tuple[Layer, ...] | N
 
 
 def _find_layers(plan: ImagePlan, store: Store) -> tuple[Layer, ...] | None:
-    rootfs = store.result("base", plan.base_key)
-    codec = plan.terms.codec
-    base = find_base_layer(rootfs["sha256"], store, codec) if rootfs else None
+    base = _found_base(plan, store)
     plans = plan.layers(_layouts(plan, store))
-    blobs = (base, *find_layers(plans, plan.terms, store))
-    titles = ("base", *(item.title for item in plans))
-    layers = [
-        Layer(title=title, blob=blob, media_type=codec.media_type)
-        for title, blob in zip(titles, blobs, strict=True)
+    blobs = find_layers(plans, plan.terms, store)
+    done = [
+        Layer(title=item.title, blob=blob, media_type=plan.terms.codec.media_type)
+        for item, blob in zip(plans, blobs, strict=True)
         if blob is not None
     ]
-    return tuple(layers) if len(layers) == len(blobs) else None
+    if not base or len(done) < len(blobs):
+        return None
+    return *base, *done
+
+
+def _found_base(plan: ImagePlan, store: Store) -> tuple[Layer, ...]:
+    """Return the layers of the base if they are all in the store."""
+    if plan.base_layers:
+        here = all(store.has(layer.blob.digest.removeprefix("sha256:")) for layer in plan.base_layers)
+        return plan.base_layers if here else ()
+    rootfs, codec = store.result("base", plan.base_key), plan.terms.codec
+    blob = find_base_layer(rootfs["sha256"], store, codec) if rootfs else None
+    return (Layer(title="base", blob=blob, media_type=codec.media_type),) if blob else ()
 
 
 def _layouts(plan: ImagePlan, store: Store) -> tuple[WheelLayout, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -18,9 +19,10 @@ from builder.process import run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from builder.lock.model import DebianLock, LockedDeb
+    from builder.lock.model import DebianLock, Lock, LockedDeb
     from builder.store import Store
 
+_PLAIN = re.compile(r"[A-Za-z0-9/._+@-]+")
 LAYOUT = 1  # raise when the same .debs shall become another file tree
 
 # Documentation and translations do not run; licences stay, as Debian's policy (12.5) asks of whoever distributes.
@@ -80,6 +82,13 @@ def base_key(debian: DebianLock) -> str:
             "environment": _ENVIRONMENT,
         }
     )
+
+
+def base_identity(lock: Lock) -> str:
+    """Return the key of a lock's base: of its bootstrap, or of the image that it is."""
+    if lock.file.debian is not None:
+        return base_key(lock.file.debian)
+    return key_of({"image": lock.file.base.digest if lock.file.base else None})
 
 
 def bootstrap_base(debian: DebianLock, store: Store, on_line: Callable[[str], None] | None = None) -> RootFilesystem:
@@ -172,8 +181,11 @@ def _bootstrap(debian: DebianLock, store: Store, on_line: Callable[[str], None] 
 
 @contextmanager
 def _workshop(mode: str, scratch: Path) -> Iterator[Path]:
-    """Give the folder that mmdebstrap works in. In a user namespace it reads with other ids, so not in the store."""
-    if mode == "root":
+    """Give the folder that mmdebstrap works in: the store's, if it can be read and named there.
+
+    In a user namespace mmdebstrap reads with other ids; and it hands paths to apt and to shells without quotes.
+    """
+    if mode == "root" and _PLAIN.fullmatch(str(scratch)):
         yield scratch
         return
     with tempfile.TemporaryDirectory(prefix="envbuild-base-") as name:

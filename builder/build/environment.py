@@ -39,12 +39,15 @@ def image_environment(recipe: Recipe, lock: Lock) -> dict[str, str]:
     """Return the environment variables of the image, sorted by name."""
     cache = f"{CACHE}/{lock.digest[:16]}"
     required = _required_driver(recipe, lock)
+    inherited = lock.file.base.environment if lock.file.base else {}
+    path = inherited.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     variables = {
         "HF_HOME": CHECKPOINTS,
+        **inherited,
         "LANG": "C.UTF-8",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
         "NVIDIA_VISIBLE_DEVICES": "all",
-        "PATH": f"{PREFIX}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{PREFIX}/bin:{path}",
         "VIRTUAL_ENV": PREFIX,
         **{name: f"{cache}/{folder}" for name, folder in JIT_CACHES.items()},
         **({"NVIDIA_REQUIRE_CUDA": required} if required else {}),
@@ -83,6 +86,7 @@ def image_labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
     Of what is compiled here that is the version of the sdist or the commit; a folder beside the recipe has none.
     """
     labels = {
+        **(lock.file.base.labels if lock.file.base else {}),
         "dev.envbuild.cuda": locked_cuda(facts_of(lock)),
         "dev.envbuild.driver": _driver_floor(recipe, lock),
         LOCK_LABEL: lock.digest,

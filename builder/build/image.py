@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from builder.build.compression import DAMAGED, GZIP, file_of, open_unpacked
+from builder.build.compression import GZIP
 from builder.document import CHUNK, canonical_json, sha256_bytes, sha256_file
 from builder.engine import chain_of
 from builder.errors import EngineError
+from builder.registry.layer import file_of, open_unpacked, unpacking_fails
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -127,8 +128,9 @@ def _unpacked(layer: Layer, store: Store) -> Iterator[bytes]:
     try:
         while piece := content.read(CHUNK):
             yield piece
-    except DAMAGED:
-        raise store.damaged(sha256, sha256_file(store.path(sha256))) from None
+    except unpacking_fails():
+        path = store.path(sha256)
+        raise store.damaged(sha256, sha256_file(path) if path.is_file() else None) from None
 
 
 def chain_ids(layers: tuple[Layer, ...]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from builder.build.bytecode import byte_code_files, byte_code_key, compile_wheels
 from builder.build.compression import COMPRESSIONS, GZIP, Compression, CompressionName
-from builder.build.image import ImageSettings, Layer, assemble, load_image
+from builder.build.image import ImageSettings, Layer, assemble, chain_ids, load_image
 from builder.build.papers import papers_key
 from builder.build.tarlayer import Blob, File, Folder, Link, compress_tar, write_layer
 from builder.build.wheelfile import record_of
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from builder.build.tarlayer import Entry
     from builder.build.venv import Venv
     from builder.engine import Engine
+    from builder.lock.model import LockedImage
     from builder.registry.share import Sharing
 
 LAYOUT = 2  # raise when the same wheels shall become other layers
@@ -72,6 +73,18 @@ def make_base_layer(rootfs_sha256: str, *, store: Store, compression: Compressio
     return Layer(title="base", blob=blob, media_type=compression.media_type)
 
 
+def image_layers(base: LockedImage) -> tuple[Layer, ...]:
+    """Return the layers of a base image as they are in its registry."""
+    return tuple(
+        Layer(
+            title=f"{base.reference} ({number} of {len(base.layers)})",
+            blob=Blob(digest=layer.digest, size=layer.size, diff_id=layer.diff_id, unpacked=layer.unpacked),
+            media_type=layer.media_type,
+        )
+        for number, layer in enumerate(base.layers, start=1)
+    )
+
+
 def base_layer_key(rootfs_sha256: str, compression: Compression) -> str:
     """Return the key of a base layer."""
     return key_of({"tar": rootfs_sha256, "compressor": compression.compressor})
@@ -80,7 +93,7 @@ def base_layer_key(rootfs_sha256: str, compression: Compression) -> str:
 def make_layers(
     plans: Iterable[LayerPlan],
     *,
-    base: Layer,
+    base: tuple[Layer, ...],
     terms: LayerTerms,
     engine: Engine,
     store: Store,
@@ -89,7 +102,7 @@ def make_layers(
 ) -> tuple[Layer, ...]:
     """Make the planned layers, in parallel over the cores, or find them in the store or where they are shared.
 
-    `base` is the layer with the Python that compiles byte code. Raises BuildFailedError.
+    `base` are the layers with the Python that compiles byte code. Raises BuildFailedError.
     """
     keyed = [(plan, layer_key(plan, terms)) for plan in plans]
     share.fetch_results(SHARED, [key for _, key in keyed if _kept(key, store) is None])
@@ -112,9 +125,9 @@ def make_layers(
     )
 
 
-def base_reference(base: Layer) -> str:
+def base_reference(base: tuple[Layer, ...]) -> str:
     """Return the local tag of a base."""
-    return base_tag(base.blob.diff_id)
+    return base_tag(chain_ids(base)[-1])
 
 
 def find_base_layer(rootfs_sha256: str, store: Store, compression: Compression = GZIP) -> Blob | None:
@@ -127,16 +140,16 @@ def find_layers(plans: Iterable[LayerPlan], terms: LayerTerms, store: Store) -> 
     return tuple(_kept(layer_key(plan, terms), store) for plan in plans)
 
 
-def load_base(base: Layer, *, epoch: int, engine: Engine, store: Store) -> str:
+def load_base(base: tuple[Layer, ...], *, epoch: int, engine: Engine, store: Store) -> str:
     """Load the base alone into the engine and return its reference there."""
     reference = base_reference(base)
-    load_image(assemble((base,), ImageSettings(epoch=epoch)), reference, engine=engine, store=store)
+    load_image(assemble(base, ImageSettings(epoch=epoch)), reference, engine=engine, store=store)
     return reference
 
 
-def base_tag(diff_id: str) -> str:
-    """Return the local tag of a base alone, by the diff id of its layer."""
-    return f"envbuild/base:{diff_id.removeprefix('sha256:')[:16]}"
+def base_tag(chain_id: str) -> str:
+    """Return the local tag of a base alone, by the chain id of its last layer (the diff id of its only one)."""
+    return f"envbuild/base:{chain_id.removeprefix('sha256:')[:16]}"
 
 
 def layer_key(plan: LayerPlan, terms: LayerTerms) -> str:
@@ -148,7 +161,7 @@ def layer_key(plan: LayerPlan, terms: LayerTerms) -> str:
     return key_of(
         {
             "layout": LAYOUT,
-            "venv": asdict(venv),
+            "venv": venv.identity,
             "epoch": terms.epoch,
             "wheels": [
                 {

@@ -9,8 +9,8 @@ from builder.build.environment import LOCK_LABEL
 from builder.build.image import MANIFEST_TYPE
 from builder.build.stored_image import stored_image
 from builder.build.uses import note_published
-from builder.errors import RegistryError
-from builder.registry.content import INDEX_TYPES, Payload
+from builder.registry.content import Payload
+from builder.registry.platform import platform_manifest
 from builder.registry.transfer import fetch, push
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from builder.build.image import Image
     from builder.download import Progress
     from builder.registry.client import RegistryClient
-    from builder.registry.content import Manifest
     from builder.registry.reference import Reference, Repository
     from builder.registry.transfer import Pushed
     from builder.store import Store
@@ -72,18 +71,6 @@ def pull_image(
 
     Raises RegistryError, or InvalidDocumentError if the parts of the image do not belong together.
     """
-    manifest = _chosen(client.manifest(reference), reference, client, architecture)
+    manifest = platform_manifest(client, reference, architecture=architecture)
     fetch(client, reference.repository, (manifest.config, *manifest.layers), store, on_progress=on_progress)
     return stored_image(manifest, store)
-
-
-def _chosen(manifest: Manifest, reference: Reference, client: RegistryClient, architecture: str) -> Manifest:
-    if manifest.media_type not in INDEX_TYPES:
-        return manifest
-    for entry, plain in zip(manifest.manifests, manifest.plain["manifests"], strict=True):
-        platform = plain.get("platform") or {}
-        if (platform.get("os"), platform.get("architecture")) == ("linux", architecture):
-            return client.manifest(reference.repository.at(entry.digest))
-    raise RegistryError(
-        f"{reference} has no image for linux/{architecture}", remedy="name an image that is made for this machine"
-    )

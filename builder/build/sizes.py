@@ -94,7 +94,7 @@ def measure_image(source: RecipeFile, locked: Lock, store: Store) -> SizeReport:
             remedy=f"run `envbuild build {source.path}`",
         )
     layouts = tuple(read_layout(wheel, plan.terms.venv) for wheel in plan.wheels)
-    base = find_base(locked.file.debian, store)
+    base = find_base(locked.file.debian, store) if locked.file.debian else None
     packages = [
         PackageSize(name=layout.wheel.name, version=layout.wheel.version, bytes=layout.size, files=len(layout.files))
         for layout in layouts
@@ -115,7 +115,7 @@ def _layers(
     blobs = find_layers(plans, plan.terms, store)
     below = find_base_layer(base.sha256, store, plan.terms.codec) if base else None
     layers = [
-        _layer("Debian base", below),
+        *([_layer(layer.title, layer.blob) for layer in plan.base_layers] or [_layer("Debian base", below)]),
         *(_layer(each.title, blob) for each, blob in zip(plans, blobs, strict=True)),
     ]
     return tuple(sorted(layers, key=lambda layer: (-(layer.compressed or 0), layer.title)))

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.build.assembly import build_image, built_image, plan_image
-from builder.build.base import base_key, bootstrap_base, debs_folder, find_base
+from builder.build.base import base_identity, bootstrap_base, debs_folder, find_base
 from builder.build.compression import COMPRESSIONS, ZSTD, ZSTD_ENGINE
-from builder.build.layers import load_base, make_base_layer
+from builder.build.image import chain_ids
+from builder.build.layers import image_layers, load_base, make_base_layer
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
 from builder.build.toolchain import build_toolchain, has_toolchain, toolchain_key, toolchain_tag
 from builder.build.uses import note_use, remember_workspace
 from builder.build.wheels import SHARED, build_wheel, built_wheel, plan_wheels
 from builder.errors import StaleLockError
 from builder.lock.debian import fetch_debs
+from builder.lock.image_base import fetch_image
 from builder.lock.sources import restore_source
 from builder.lock.wheels import fetch_wheels
 from builder.lock.wish import wishes_of
@@ -59,9 +61,12 @@ def check_rendered(source: RecipeFile, locked: Lock) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Materials:
-    """What an image is made of, all in the store: the base, the compiled wheels, and the locked wheels."""
+    """What an image is made of, all in the store: the base, the compiled wheels, and the locked wheels.
 
-    rootfs: RootFilesystem
+    `rootfs` is None where the base is an image of a registry.
+    """
+
+    rootfs: RootFilesystem | None
     built: tuple[BuiltWheel, ...]
     jobs: tuple[WheelJob, ...]
 
@@ -90,10 +95,10 @@ def build_recipe(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
 
 def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
     jobs = wheel_jobs(source, locked, tools.store)
-    needs = (toolchain_of(source, locked), base_key(locked.file.debian), *(job.key for job in jobs))
+    needs = (toolchain_of(source, locked), base_identity(locked), *(job.key for job in jobs))
     note_use(locked.digest, needs, tools.store, more=True)
     built = _compile(jobs, source, locked, tools)
-    plan = plan_image(source.recipe, locked, base_key(locked.file.debian), built, tools.store)
+    plan = plan_image(source.recipe, locked, base_identity(locked), built, tools.store)
     with tools.store.exclusive(f"image-{plan.key}"):
         image = built_image(plan, tools.engine, tools.store)
         if image is None:
@@ -137,7 +142,7 @@ def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | Non
     done = tuple(wheel for wheel in built if wheel is not None)
     if len(done) < len(built) or not all(store.has(wheel.sha256) for wheel in locked.wheels):
         return None
-    return plan_image(source.recipe, locked, base_key(locked.file.debian), done, store)
+    return plan_image(source.recipe, locked, base_identity(locked), done, store)
 
 
 def _fetch(source: RecipeFile, locked: Lock, tools: Tools) -> None:
@@ -150,8 +155,12 @@ def _fetch(source: RecipeFile, locked: Lock, tools: Tools) -> None:
         fetch_wheels(missing, tools.store, tools.settings, show_progress(step), indexes=indexes)
 
 
-def _rootfs(locked: Lock, tools: Tools) -> RootFilesystem:
+def _rootfs(locked: Lock, tools: Tools) -> RootFilesystem | None:
+    """Return the bootstrapped base; None where the base is an image, whose layers are then in the store."""
     debian = locked.file.debian
+    if debian is None:
+        _fetch_base(locked, tools)
+        return None
     made = find_base(debian, tools.store)
     if made is not None:
         tools.console.current(f"base Debian {debian.suite}")
@@ -161,10 +170,24 @@ def _rootfs(locked: Lock, tools: Tools) -> RootFilesystem:
         return bootstrap_base(debian, tools.store, step.detail)
 
 
-def _base(locked: Lock, tools: Tools, compression: Compression) -> Layer:
-    layer = make_base_layer(_rootfs(locked, tools).sha256, store=tools.store, compression=compression)
-    load_base(layer, epoch=locked.epoch, engine=tools.engine, store=tools.store)
-    return layer
+def _fetch_base(locked: Lock, tools: Tools) -> None:
+    base = locked.file.base
+    if base is None or all(tools.store.has(layer.digest.removeprefix("sha256:")) for layer in base.layers):
+        tools.console.current("base image")
+        return
+    with tools.console.step(f"fetch the base {base.reference}") as step:
+        fetch_image(base, tools.store, tools.settings, show_progress(step))
+
+
+def _base(locked: Lock, tools: Tools, compression: Compression) -> tuple[Layer, ...]:
+    rootfs = _rootfs(locked, tools)
+    if rootfs is not None:
+        layers: tuple[Layer, ...] = (make_base_layer(rootfs.sha256, store=tools.store, compression=compression),)
+    else:
+        layers = image_layers(locked.file.base) if locked.file.base else ()
+        tools.store.keep_result("base", base_identity(locked), {"diff_id": chain_ids(layers)[-1]})
+    load_base(layers, epoch=locked.epoch, engine=tools.engine, store=tools.store)
+    return layers
 
 
 def wheel_jobs(source: RecipeFile, locked: Lock, store: Store) -> tuple[WheelJob, ...]:
@@ -175,7 +198,7 @@ def wheel_jobs(source: RecipeFile, locked: Lock, store: Store) -> tuple[WheelJob
 def toolchain_of(source: RecipeFile, locked: Lock) -> str:
     """Return the key of the toolchain of a recipe."""
     files = render_dockerfiles(source.recipe, locked)
-    return toolchain_key(files.get("Dockerfile.toolchain", ""), base_key(locked.file.debian), locked)
+    return toolchain_key(files.get("Dockerfile.toolchain", ""), base_identity(locked), locked)
 
 
 def _compile(jobs: tuple[WheelJob, ...], source: RecipeFile, locked: Lock, tools: Tools) -> tuple[BuiltWheel, ...]:
@@ -216,7 +239,7 @@ def _toolchain(source: RecipeFile, locked: Lock, tools: Tools) -> str:
     if has_toolchain(key, tools.engine, tools.store):
         return toolchain_tag(key)
     base = _base(locked, tools, COMPRESSIONS[source.recipe.compression])
-    debs = locked.file.debian.toolchain
+    debs = locked.toolchain_debs
     wheels = (*locked.toolchain_wheels, *locked.compiler_wheels)
     with tools.console.step(f"build the toolchain: {len(debs)} packages, {len(wheels)} wheels") as step:
         fetch_debs(debs, tools.store, tools.settings, show_progress(step))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from builder.build.compression import DAMAGED, open_unpacked
 from builder.build.image import TITLE, Image, Layer
 from builder.build.tarlayer import BLOCK, Blob
 from builder.errors import InvalidDocumentError
+from builder.registry.layer import unpacked, unpacking_fails
 
 if TYPE_CHECKING:
     from builder.registry.content import Descriptor, Manifest
@@ -47,24 +47,15 @@ def _layers_of(config: bytes, source: str) -> tuple[list[str], list[str]]:
 
 
 def _proven(layer: Descriptor, diff_id: str, source: str, store: Store) -> Blob:
-    seen, unpacked = hashlib.sha256(), 0
+    seen, size = hashlib.sha256(), 0
     try:
         with store.path(layer.sha256).open("rb") as file:
-            content = _unpacked(layer, file, source)
+            content = unpacked(layer, file, source)
             while piece := content.read(BLOCK):
                 seen.update(piece)
-                unpacked += len(piece)
-    except DAMAGED as error:
+                size += len(piece)
+    except unpacking_fails() as error:
         raise InvalidDocumentError(f"{source}: the layer {layer.digest} is damaged: {error}") from error
     if f"sha256:{seen.hexdigest()}" != diff_id:
         raise InvalidDocumentError(f"{source}: the layer {layer.digest} does not unpack to {diff_id}")
-    return Blob(digest=layer.digest, size=layer.size, diff_id=diff_id, unpacked=unpacked)
-
-
-def _unpacked(layer: Descriptor, file: IO[bytes], source: str) -> IO[bytes]:
-    content = open_unpacked(file, layer.media_type)
-    if content is None:
-        raise InvalidDocumentError(
-            f"{source}: the layer {layer.digest} is {layer.media_type}, which cannot be unpacked here"
-        )
-    return content
+    return Blob(digest=layer.digest, size=layer.size, diff_id=diff_id, unpacked=size)

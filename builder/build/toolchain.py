@@ -30,7 +30,7 @@ def toolchain_key(dockerfile: str, base_key: str, lock: Lock) -> str:
         {
             "dockerfile": instructions,
             "base": base_key,
-            "debs": [deb.sha256 for deb in lock.file.debian.toolchain],
+            "debs": [deb.sha256 for deb in lock.toolchain_debs],
             "wheels": [wheel.sha256 for wheel in lock.toolchain_wheels],
             **compiler,
         }

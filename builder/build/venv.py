@@ -7,21 +7,25 @@ from dataclasses import dataclass
 
 from builder.build.environment import PREFIX
 
+DEFAULT_HOME = "/usr/bin"  # Debian's
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Venv:
     """The virtual environment at `prefix`, made of the base image's own Python (`python`: its minor version, `3.13`).
 
+    `home` is the folder of the base's interpreter.
     Paths are absolute in the image; `archived` turns one into its name in a layer.
     """
 
     python: str
     prefix: str = PREFIX
+    home: str = DEFAULT_HOME
 
     @property
     def base_interpreter(self) -> str:
         """The interpreter of the base image that the environment uses."""
-        return f"/usr/bin/python{self.python}"
+        return f"{self.home}/python{self.python}"
 
     @property
     def interpreter(self) -> str:
@@ -67,6 +71,12 @@ class Venv:
         """The symbolic links of the environment, and what they point to."""
         names = ("python", "python3", f"python{self.python}")
         return {f"{self.prefix}/bin/{name}": self.base_interpreter for name in names}
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What of the environment changes the bytes of layers."""
+        home = {} if self.home == DEFAULT_HOME else {"home": self.home}
+        return {"python": self.python, "prefix": self.prefix, **home}
 
     @property
     def own_files(self) -> frozenset[str]:

@@ -69,4 +69,4 @@ def _addresses(lock: Lock) -> set[str]:
 def _lock_folders(root: Path) -> Iterator[Path]:
     folder = root / "lockfiles"
     if folder.is_dir():
-        yield from sorted(path for path in folder.iterdir() if path.is_dir())
+        yield from sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.compare.side import image_side, lock_side
 from builder.errors import InvalidDocumentError, StaleLockError, UsageError
-from builder.lock.lockfile import changed_fields, parse_lock, question_of, read_lock
+from builder.lock.lockfile import parse_lock, read_lock
+from builder.lock.question import changed_fields, question_of
 from builder.process import run
 from builder.recipe.source import complaint_lines, parse_recipe, read_recipe
 from builder.recipe.workspace import workspace_of
@@ -63,37 +64,40 @@ def _recipe_lock(path: Path, tools: Tools) -> Lock:
 
 
 def _lock_at(revision: str, recipe: str, root: Path) -> Lock:
-    """Return the lock that a recipe had at a revision; git reads paths that begin with `./` from the current folder."""
-    place = f"{revision}:{recipe}"
-    _check_revision(revision, root)
-    text = _blob(revision, recipe, root)
+    """Return the lock that a recipe had at a revision of the repository that the recipe lies in, not we."""
+    place, path = f"{revision}:{recipe}", (root / recipe).absolute()
+    _check_revision(revision, path)
+    text = _blob(revision, path)
     if text is None:
         raise UsageError(f"{place}: there is no such file at that revision", remedy=FORMS)
     parsed, complaints = parse_recipe(text.decode(errors="replace"))
     if parsed is None:
         raise InvalidDocumentError("\n".join(complaint_lines(complaints, place)), remedy="")
-    folder = _project_of(recipe) / "lockfiles" / parsed.name
-    lock = parse_lock(
-        lambda file: _blob(revision, f"{folder}/{file}", root), place=f"{revision}:{folder}", name=parsed.name
-    )
+    folder = _project_of(path) / "lockfiles" / parsed.name
+    lock = parse_lock(lambda file: _blob(revision, folder / file), place=f"{revision}:{folder}", name=parsed.name)
     if lock is None:
         raise StaleLockError(f"{place}: there was no lock in {folder}", remedy="name a revision that has one")
     return lock
 
 
-def _project_of(recipe: str) -> PurePosixPath:
+def _project_of(path: Path) -> Path:
     """Return the folder above the nearest `recipes`, as `workspace_of` does for files on disk."""
-    path = PurePosixPath(recipe)
     return next((folder.parent for folder in path.parents if folder.name == "recipes"), path.parent)
 
 
-def _check_revision(revision: str, root: Path) -> None:
-    answer = run(["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], cwd=root)
+def _beside(path: Path) -> Path:
+    """Return the folder whose repository holds a path: the nearest that is still there, if the path's own is gone."""
+    return next(folder for folder in path.parents if folder.is_dir())
+
+
+def _check_revision(revision: str, path: Path) -> None:
+    answer = run(["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], cwd=_beside(path))
     if answer.code != 0:
         said = answer.text.strip() or f"git knows no commit {revision!r} here"
         raise UsageError(f"{revision}: no revision of this folder's repository", remedy=FORMS, evidence=(said,))
 
 
-def _blob(revision: str, path: str, root: Path) -> bytes | None:
-    answer = run(["git", "show", f"{revision}:./{path}"], cwd=root)
+def _blob(revision: str, path: Path) -> bytes | None:
+    folder = _beside(path)
+    answer = run(["git", "show", f"{revision}:./{path.relative_to(folder).as_posix()}"], cwd=folder)
     return answer.stdout if answer.code == 0 else None

@@ -41,6 +41,8 @@ class Control:
 def explain_debian(source: RecipeFile, lock: Lock, name: str, tools: Tools) -> tuple[Explanation, ...]:
     """Return the explanation of a Debian package of a lock; .debs that the store does not have are fetched."""
     debian = lock.file.debian
+    if debian is None:
+        return _in_image(lock, name)
     part: Part = "image" if any(deb.name == name for deb in debian.base) else "toolchain"
     debs = debian.base if part == "image" else (*debian.base, *debian.toolchain)
     found = next((deb for deb in debs if deb.name == name), None)
@@ -60,6 +62,24 @@ def explain_debian(source: RecipeFile, lock: Lock, name: str, tools: Tools) -> t
             origin=f"Debian {debian.suite}, archive {found.archive}",
             wants=wants,
             remark=SMALLEST if controls[name].required else None,
+        ),
+    )
+
+
+def _in_image(lock: Lock, name: str) -> tuple[Explanation, ...]:
+    """Return what is known of a package of a base image: its version, and that the image brings it."""
+    base = lock.file.base
+    if base is None or name not in base.packages:
+        return ()
+    return (
+        Explanation(
+            world="debian",
+            part="image",
+            name=name,
+            version=base.packages[name],
+            bytes=None,
+            origin=base.reference,
+            wants=(),
         ),
     )
 

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from builder.explain.graph import Edge, chains_to
 from builder.explain.metadata import index_words, requirements_by_name
 from builder.explain.model import Explanation, Link, Want
-from builder.lock.python import built_packages
+from builder.lock.requirements import built_packages
 from builder.lock.sources import declared_projects
 from builder.lock.target import target_of
 from builder.lock.wishes import compiler_wishes, stack_wishes, toolchain_wishes
@@ -48,7 +48,7 @@ def explain_python(source: RecipeFile, lock: Lock, name: str, tools: Tools) -> t
             continue
         requires = requirements_by_name(wheels, recipe.indexes, tools.store, tools.settings)
         versions = {each.name: each.version for each in wheels}
-        graph = _Graph(source=source, requires=requires, versions=versions, target=target_of(recipe))
+        graph = _Graph(source=source, requires=requires, versions=versions, target=target_of(recipe, lock.file.base))
         wants = graph.wants(name, wishes)
         found.append(_built(source, name, wants) if wheel is None else _locked(source, part, wheel, wants))
     return tuple(found)

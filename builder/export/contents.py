@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import builder.build
-from builder.build.base import base_key, deb_filename
+from builder.build.base import base_identity, deb_filename
 from builder.build.papers import image_papers
 from builder.build.render import render_dockerfiles
 from builder.document import hashes_in, tree_files
@@ -20,6 +20,7 @@ from builder.recipe.workspace import workspace_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from builder.build.base import RootFilesystem
     from builder.build.stage import Materials
     from builder.lock.model import Lock, LockedWheel
     from builder.recipe.source import RecipeFile
@@ -45,7 +46,7 @@ def image_context(source: RecipeFile, locked: Lock, materials: Materials, store:
     pip = [wheel for wheel in locked.toolchain_wheels if wheel.name == "pip"]
     scripts = Path(builder.build.__file__).parent
     return (
-        Item(name="base.tar", content=store.sound(materials.rootfs.sha256)),
+        *(_base_tar(materials.rootfs, store)),
         *_wheels(locked.wheels, "wheels", store),
         *built,
         *_wheels(pip, "tools", store),
@@ -66,7 +67,7 @@ def toolchain_context(source: RecipeFile, locked: Lock, store: Store) -> tuple[I
     names = [name for name in files if name not in {"Dockerfile", "requirements.txt"}]
     if not names:
         return ()
-    debs, wheels = locked.file.debian.toolchain, {*locked.toolchain_wheels, *locked.compiler_wheels}
+    debs, wheels = locked.toolchain_debs, {*locked.toolchain_wheels, *locked.compiler_wheels}
     return (
         *(Item(name=f"{TOOLCHAIN}/debs/{deb_filename(deb)}", content=store.sound(deb.sha256)) for deb in debs),
         *_wheels(sorted(wheels), f"{TOOLCHAIN}/wheels", store),
@@ -84,8 +85,9 @@ def kit(source: RecipeFile, locked: Lock, materials: Materials, store: Store) ->
     """Return a project with one recipe and a store with all that its lock names, the base and the compiled wheels."""
     root, recipe = workspace_of(source).root, _relative(source.path.resolve(), source)
     folders = (workspace_of(source).lock, workspace_of(source).dockerfiles)
-    records = [("base", base_key(locked.file.debian)), *(("wheel", job.key) for job in materials.jobs)]
-    made = {materials.rootfs.sha256, *(wheel.sha256 for wheel in materials.built)}
+    bootstrapped = [("base", base_identity(locked))] if materials.rootfs else []
+    records = [*bootstrapped, *(("wheel", job.key) for job in materials.jobs)]
+    made = {*([materials.rootfs.sha256] if materials.rootfs else []), *(wheel.sha256 for wheel in materials.built)}
     mentioned = {sha256 for path in folders[0].iterdir() for sha256 in hashes_in(path.read_bytes())}
     return (
         Item(name="README.txt", content=_README.format(name=source.recipe.name, recipe=recipe).encode()),
@@ -95,6 +97,10 @@ def kit(source: RecipeFile, locked: Lock, materials: Materials, store: Store) ->
         *(_stored(store.record(kind, key), store) for kind, key in records),
         *(_stored(store.sound(sha256), store) for sha256 in sorted(made | mentioned) if store.has(sha256)),
     )
+
+
+def _base_tar(rootfs: RootFilesystem | None, store: Store) -> tuple[Item, ...]:
+    return (Item(name="base.tar", content=store.sound(rootfs.sha256)),) if rootfs else ()
 
 
 def _wheels(wheels: Iterable[LockedWheel], folder: str, store: Store) -> Iterator[Item]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builder.build.assembly import find_image
+from builder.build.layers import image_layers, load_base
 from builder.build.layout import write_layout
 from builder.build.stage import build_recipe, find_plan, gather_materials
 from builder.build.venv import Venv
@@ -110,7 +111,7 @@ def check_dockerfile(source: RecipeFile, locked: Lock, tools: Tools) -> None:
     """
     image = build_recipe(source, locked, tools)
     materials = mended(tools.store, lambda: _all_materials(source, locked, tools), tools.console.warn)
-    tag, python = f"envbuild/{source.recipe.name}:dockerfile", Venv(python=source.recipe.python).base_interpreter
+    tag, python = f"envbuild/{source.recipe.name}:dockerfile", _interpreter(source, locked)
     with tools.console.step(f"build dockerfiles/{source.recipe.name}/Dockerfile and compare") as step:
         try:
             _build_dockerfile(source, locked, materials, tag, tools)
@@ -122,6 +123,10 @@ def check_dockerfile(source: RecipeFile, locked: Lock, tools: Tools) -> None:
         step.end(f"{len(trees[0].files)} paths agree")
 
 
+def _interpreter(source: RecipeFile, locked: Lock) -> str:
+    return Venv(python=source.recipe.python, home=locked.interpreter_folder).base_interpreter
+
+
 def _build_dockerfile(source: RecipeFile, locked: Lock, materials: Materials, tag: str, tools: Tools) -> None:
     with (
         tools.console.step("build with the engine alone") as step,
@@ -129,9 +134,18 @@ def _build_dockerfile(source: RecipeFile, locked: Lock, materials: Materials, ta
     ):
         context = scratch / "context"
         write_folder(image_context(source, locked, materials, tools.store), context, link=True)
-        dockerfile = (context / "Dockerfile").read_text(encoding="utf-8")
+        dockerfile = _on_local_base((context / "Dockerfile").read_text(encoding="utf-8"), locked, tools)
         job = ImageBuild(dockerfile=dockerfile, context=context, tag=tag)
         tools.engine.build(job, show_lines(step, tools.console))
+
+
+def _on_local_base(dockerfile: str, locked: Lock, tools: Tools) -> str:
+    """Return a Dockerfile that begins with the same layers under a local name: a build pulls nothing."""
+    base = locked.file.base
+    if base is None:
+        return dockerfile
+    local = load_base(image_layers(base), epoch=locked.epoch, engine=tools.engine, store=tools.store)
+    return dockerfile.replace(f"FROM {base.reference} ", f"FROM {local} ", 1)
 
 
 def _all_materials(source: RecipeFile, locked: Lock, tools: Tools) -> Materials:
@@ -139,10 +153,10 @@ def _all_materials(source: RecipeFile, locked: Lock, tools: Tools) -> Materials:
     _fetch_wheels(source, locked, tools)
     wheels = (*locked.toolchain_wheels, *locked.compiler_wheels)
     with tools.console.step(
-        f"fetch what compiles: {len(locked.file.debian.toolchain)} packages, {len(wheels)} wheels"
+        f"fetch what compiles: {len(locked.toolchain_debs)} packages, {len(wheels)} wheels"
     ) as step:
-        fetch_debs(locked.file.debian.base, tools.store, tools.settings, show_progress(step))
-        fetch_debs(locked.file.debian.toolchain, tools.store, tools.settings, show_progress(step))
+        fetch_debs(locked.base_debs, tools.store, tools.settings, show_progress(step))
+        fetch_debs(locked.toolchain_debs, tools.store, tools.settings, show_progress(step))
         fetch_wheels(wheels, tools.store, tools.settings, show_progress(step), indexes=source.recipe.indexes)
         for wish in wishes_of(source, tools.store, tools.settings):
             restore_source(locked.sources[wish.project], wish)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import zlib
 from typing import TYPE_CHECKING
 
 from builder.errors import ResolveError
@@ -28,11 +29,14 @@ def write_archive(tree: Mapping[str, SourceFile], archive: Path) -> None:
 
 def read_sdist(archive: Path, label: str) -> dict[str, SourceFile]:
     """Return the tree of an sdist without its one top folder; raise ResolveError if the archive is no sdist."""
+    from isal import igzip  # noqa: PLC0415 - slow to import, and only sdists need it
+
     try:
-        with tarfile.open(archive, "r:gz") as tar:
+        unpacked = io.BytesIO(igzip.decompress(archive.read_bytes()))  # type: ignore[no-untyped-call]
+        with tarfile.open(fileobj=unpacked, mode="r:") as tar:
             members = {member.name.removeprefix("./").rstrip("/"): member for member in tar if not member.isdir()}
             files = {name: _read(tar, member) for name, member in members.items()}
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise ResolveError(f"{label} cannot be unpacked: {error}", remedy="") from error
     if len({name.partition("/")[0] for name in files}) != 1 or not all("/" in name for name in files):
         raise ResolveError(f"{label} has not one folder at its top, so it is no source distribution", remedy="")

@@ -73,10 +73,10 @@ class PackageChange(Document):
 
 def packages_of(lock: Lock) -> tuple[Package, ...]:
     """Return every package of a lock, by world, part and name."""
-    debian = lock.file.debian
     found = [
-        *(_deb(deb, "image") for deb in debian.base),
-        *(_deb(deb, "toolchain") for deb in debian.toolchain),
+        *(_deb(deb, "image") for deb in lock.base_debs),
+        *(_deb(deb, "toolchain") for deb in lock.toolchain_debs),
+        *(_from_image(name, version) for name, version in (lock.file.base.packages if lock.file.base else {}).items()),
         *(_wheel(wheel, "image") for wheel in lock.wheels),
         *(_wheel(wheel, "toolchain") for wheel in lock.toolchain_wheels),
         *(_wheel(wheel, "compiler") for wheel in lock.compiler_wheels),
@@ -131,6 +131,10 @@ def _differs(old: PackageState | None, new: PackageState | None) -> bool:
 def _deb(deb: LockedDeb, part: Part) -> Package:
     state = PackageState(version=deb.version, bytes=deb.size, digest=deb.sha256)
     return Package(world="debian", part=part, name=deb.name, state=state)
+
+
+def _from_image(name: str, version: str) -> Package:
+    return Package(world="debian", part="image", name=name, state=PackageState(version=version))
 
 
 def _wheel(wheel: LockedWheel, part: Part) -> Package:

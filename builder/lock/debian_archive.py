@@ -152,24 +152,6 @@ def fetch_indexes(
     fetch_all([_index_download(signed, mirrors) for signed in releases], store, settings, on_progress)
 
 
-def lay_out(releases: tuple[SignedRelease, ...], store: Store, root: Path) -> tuple[str, ...]:
-    """Make a mirror of the indexes alone under `root`, and return its apt source lines.
-
-    They say `trusted` and the Release files are bare, because the signatures were checked before, with this module's
-    keyring: apt reads exactly what was checked.
-    """
-    lines = []
-    for signed in releases:
-        release = signed.release
-        folder = root / release.archive / "dists" / release.suite
-        index = folder / INDEX
-        index.parent.mkdir(parents=True)
-        (folder / "Release").write_text(signed.text)
-        index.hardlink_to(store.path(release.packages_sha256))
-        lines.append(f"deb [trusted=yes] copy://{root / release.archive} {release.suite} main")
-    return tuple(lines)
-
-
 def stanzas_of(index: str) -> Mapping[str, tuple[str, ...]]:
     """Return the paragraphs of a Packages index by package name, each with its newline."""
     found: dict[str, tuple[str, ...]] = {}

@@ -29,5 +29,5 @@ def examine_recipe(source: RecipeFile, console: Console) -> tuple[Finding, ...]:
 
 def facts_of(lock: Lock) -> LockFacts:
     """Return what preflight reads of a lock."""
-    debian = lock.file.debian
-    return lock_facts(lock.wheels, {deb.name: deb.version for deb in (*debian.base, *debian.toolchain)})
+    debian = {deb.name: deb.version for deb in (*lock.base_debs, *lock.toolchain_debs)}
+    return lock_facts(lock.wheels, lock.file.base.packages if lock.file.base else debian)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 INDEX_REMEDY = "check the network and the index that ENVBUILD_INDEX_URL, UV_DEFAULT_INDEX or PIP_INDEX_URL names"
 
+SETTINGS = "ENVBUILD_INDEX_URL, or what uv and pip are configured with,"
 BRIEF = Patience(attempts=2, silence=20.0)  # for a question that is only to find out whether a server is there
 
 
@@ -49,10 +50,22 @@ class IndexFile:
 def configured_index(settings: Settings, environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the index that the user set: in the environment, else in uv's configuration files, else in pip's."""
     if settings.index_url:
-        return settings.index_url
+        return checked_address(settings.index_url, "the package index")
     home = Path(environment.get("HOME", "/root"))
     config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-    return next((url for url in _in_files(config, home, environment) if url), None)
+    found = next((url for url in _in_files(config, home, environment) if url), None)
+    return checked_address(found, "the package index") if found else None
+
+
+def checked_address(url: str, what: str, setting: str = SETTINGS) -> str:
+    """Return an address of HTTP as it is; raise ResolveError for anything else, naming `what` and its `setting`."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ResolveError(
+            f"{what} is set to {shown(url)!r}, which is no address",
+            remedy=f"set {setting} to http(s)://HOST/PATH/",
+        )
+    return url
 
 
 def index_endpoint(settings: Settings) -> str:
@@ -70,10 +83,13 @@ def index_of(package: str, indexes: Mapping[str, Index]) -> str | None:
 
 def mirrored(indexes: Mapping[str, Index], settings: Settings) -> dict[str, Index]:
     """Return a recipe's indexes with the addresses that this machine reaches them by (`ENVBUILD_INDEX_NAME_URL`)."""
-    return {
-        name: index.model_copy(update={"url": settings.index_mirrors.get(mirror_setting(name), index.url)})
-        for name, index in indexes.items()
-    }
+
+    def address(name: str, index: Index) -> str:
+        setting = mirror_setting(name)
+        mirror = settings.index_mirrors.get(setting)
+        return index.url if mirror is None else checked_address(mirror, f"the mirror of the index {name}", setting)
+
+    return {name: index.model_copy(update={"url": address(name, index)}) for name, index in indexes.items()}
 
 
 def refuse_unreachable(recipe: Recipe, settings: Settings) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from builder.document import Document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 GitHash = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
 
@@ -51,6 +53,48 @@ class DebianLock(Document):
     def epoch(self) -> int:
         """The newest Release date in seconds since 1970: the clock of everything made from this lock."""
         return max(int(datetime.fromisoformat(release.date).timestamp()) for release in self.releases)
+
+
+class LockedLayer(Document):
+    """One layer of a base image, from the bottom: its bytes as they travel, its `diff_id`, its bytes unpacked."""
+
+    digest: Digest
+    size: int
+    diff_id: Digest
+    unpacked: int
+    media_type: str
+
+
+class LockedImage(Document):
+    """A base image for one platform: which it is, what its config says, what was read from its file system.
+
+    `created` is ISO 8601 in UTC, `user` who its programs run as (None: root), `python` the path of the interpreter,
+    `glibc` the minor version of glibc 2; `packages` are the versions of its Debian or Ubuntu packages by name, empty
+    where it has no such list.
+    """
+
+    image: str
+    digest: Digest
+    platform: Literal["linux/amd64"] = "linux/amd64"
+    created: str
+    layers: Annotated[tuple[LockedLayer, ...], Field(min_length=1)]
+    environment: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    user: str | None = None
+    python: str
+    glibc: int
+    packages: dict[str, str] = {}
+
+    @property
+    def reference(self) -> str:
+        """The image by its digest, as registries and Dockerfiles name it."""
+        name, _, tag = self.image.rpartition(":")
+        return f"{name if name and '/' not in tag else self.image}@{self.digest}"
+
+    @property
+    def epoch(self) -> int:
+        """When the image was made, in seconds since 1970: the clock of everything made from this lock."""
+        return max(0, int(datetime.fromisoformat(self.created).timestamp()))
 
 
 class LockedPatch(Document):
@@ -131,15 +175,23 @@ class LockedWheel:
 class LockFile(Document):
     """`lock.yaml`: the question as the recipe asked it, and the parts of the answer that PEP 751 does not hold.
 
+    The base is bootstrapped (`debian`) or an image (`base`).
     `sources` are the fetched sources of what is compiled, None where there are none.
     """
 
     version: Literal[1] = 1
     question: dict[str, Any]
-    debian: DebianLock
+    debian: DebianLock | None = None
+    base: LockedImage | None = None
     python: dict[str, Sha256]
     sources: tuple[LockedSource, ...] | None = None
     tools: dict[str, str]
+
+    @model_validator(mode="after")
+    def _one_base(self) -> LockFile:
+        if (self.debian is None) == (self.base is None):
+            raise ValueError("the base is either `debian` or `base`, an image")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,4 +217,20 @@ class Lock:
     @property
     def epoch(self) -> int:
         """The clock of everything made from this lock, in seconds since 1970."""
-        return self.file.debian.epoch
+        base = self.file.debian or self.file.base
+        return base.epoch if base else 0
+
+    @property
+    def base_debs(self) -> tuple[LockedDeb, ...]:
+        """The Debian packages that the base is bootstrapped from."""
+        return self.file.debian.base if self.file.debian else ()
+
+    @property
+    def toolchain_debs(self) -> tuple[LockedDeb, ...]:
+        """The Debian packages that the toolchain adds to the base."""
+        return self.file.debian.toolchain if self.file.debian else ()
+
+    @property
+    def interpreter_folder(self) -> str:
+        """Where the base has its Python."""
+        return posixpath.dirname(self.file.base.python) if self.file.base else "/usr/bin"

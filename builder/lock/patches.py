@@ -6,26 +6,21 @@ import re
 from typing import TYPE_CHECKING
 
 from builder import process
-from builder.document import sha256_bytes
-from builder.errors import InvalidDocumentError, ResolveError
+from builder.errors import ResolveError
 from builder.lock.git import WITHOUT
-from builder.lock.model import LockedPatch
+from builder.lock.patchfiles import read_patch
 from builder.lock.tree import read_tree, write_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from builder.lock.model import LockedPatch
     from builder.lock.tree import SourceFile
 
 FAILED = re.compile(r"^error: patch failed: (?P<file>.*):(?P<line>\d+)$", re.MULTILINE)
 HUNK = re.compile(r"^@@ -(?P<line>\d+)\S* \+\S+ @@", re.MULTILINE)
 FILE = re.compile(r"^(?=--- )", re.MULTILINE)
-
-
-def locked_patches(files: Iterable[str], folder: Path, place: str) -> tuple[LockedPatch, ...]:
-    """Return patch files with the sha256 of each; `folder` is where their paths start."""
-    return tuple(LockedPatch(file=name, sha256=sha256_bytes(_read(folder, name, place))) for name in files)
 
 
 def patched_tree(
@@ -39,17 +34,8 @@ def patched_tree(
         return tree
     write_tree(tree, scratch)
     for patch in patches:
-        _apply(patch.file, _read(folder, patch.file, place), scratch, place)
+        _apply(patch.file, read_patch(folder, patch.file, place), scratch, place)
     return read_tree(scratch, place)
-
-
-def _read(folder: Path, name: str, place: str) -> bytes:
-    try:
-        return (folder / name).read_bytes()
-    except OSError as error:
-        raise InvalidDocumentError(
-            f"{place}: {folder / name} cannot be read: {error.strerror}", remedy="give paths relative to the recipe"
-        ) from None
 
 
 def _apply(name: str, data: bytes, tree: Path, place: str) -> None:

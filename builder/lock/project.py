@@ -7,7 +7,6 @@ import tomllib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from packaging.metadata import RawMetadata, parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -17,6 +16,10 @@ from builder.errors import InvalidDocumentError, ResolveError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from packaging.metadata import RawMetadata
+
+    from builder.recipe.model import Package, Recipe
 
 # What a tree without [build-system] is built with (PEP 518).
 DEFAULT_BUILD_REQUIREMENTS = ("setuptools>=40.8.0", "wheel")
@@ -80,6 +83,26 @@ def read_project(folder: Path, place: str) -> Project:
     return _of_table(project, plain, place)
 
 
+def local_declarations(name: str, package: Package, folder: Path) -> Project:
+    """Return what a package in a folder beside the recipe declares."""
+    place = f"stack.{name}.path"
+    return named(name, read_project(folder / str(package.path), place), place)
+
+
+def local_projects(recipe: Recipe, folder: Path) -> dict[str, Project]:
+    """Return what the packages in folders beside a recipe declare, by their names in the stack."""
+    return {name: local_declarations(name, p, folder) for name, p in recipe.stack.items() if p.path is not None}
+
+
+def named(name: str, project: Project, place: str) -> Project:
+    """Return a project that calls itself as the stack calls it; raise InvalidDocumentError for another name."""
+    if project.name != canonicalize_name(name):
+        raise InvalidDocumentError(
+            f"{place}: the package calls itself {project.name}", remedy="use that name in `stack`"
+        )
+    return project
+
+
 def source_project(
     name: str,
     place: str,
@@ -126,6 +149,8 @@ def _last_resort(
 
 def _fixed_metadata(pkg_info: str | None) -> RawMetadata | None:
     """Return the metadata of an sdist if what it requires is the same for every wheel made of it (PEP 643)."""
+    from packaging.metadata import parse_email  # noqa: PLC0415 - slow to import, and only sdists need it
+
     metadata, _ = parse_email(pkg_info or "")
     if "metadata_version" not in metadata or Version(metadata["metadata_version"]) < Version("2.2"):
         return None

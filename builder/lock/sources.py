@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from builder.errors import InvalidDocumentError, ResolveError
+from builder.errors import ResolveError
 from builder.lock.archive import read_texts
 from builder.lock.gitsource import archive_git, locked_git
 from builder.lock.model import LockedGit, LockedSdist
-from builder.lock.project import read_project, source_project
+from builder.lock.project import DEFAULT_BUILD_REQUIREMENTS, Project, local_projects, named, source_project
 from builder.lock.sdist import archive_sdist, locked_sdist
 from builder.lock.wheels import fetch_wheels
 from builder.lock.wish import wishes_of
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.lock.model import Lock
-    from builder.lock.project import Project
     from builder.lock.wish import Wish
     from builder.recipe.model import Package, Recipe
     from builder.recipe.source import RecipeFile
@@ -75,18 +74,30 @@ def source_declarations(source: Source, wish: Wish) -> Project:
         said=settings.dependencies,
         known=known_package(wish.name).dependencies,
     )
-    return _named(wish.name, project, wish.place)
+    return named(wish.name, project, wish.place)
 
 
-def local_declarations(name: str, package: Package, folder: Path) -> Project:
-    """Return what a package in a folder beside the recipe declares."""
-    place = f"stack.{name}.path"
-    return _named(name, read_project(folder / str(package.path), place), place)
+def guessed_projects(recipe: Recipe) -> dict[str, Project]:
+    """Return what fetched sources probably declare, for those of which the recipe or our own data knows it.
+
+    Good for beginning a question before the sources are here; the answer counts if they turn out to say the same.
+    """
+    return {
+        name: Project(
+            name=canonicalize_name(name),
+            dependencies=dependencies,
+            extras={},
+            build_requirements=DEFAULT_BUILD_REQUIREMENTS,
+        )
+        for name, package in recipe.stack.items()
+        if package.from_source and package.path is None and not package.extras
+        if (dependencies := _known_dependencies(name, package)) is not None
+    }
 
 
-def local_projects(recipe: Recipe, folder: Path) -> dict[str, Project]:
-    """Return what the packages in folders beside a recipe declare, by their names in the stack."""
-    return {name: local_declarations(name, p, folder) for name, p in recipe.stack.items() if p.path is not None}
+def _known_dependencies(name: str, package: Package) -> tuple[str, ...] | None:
+    said = package.build.dependencies if package.build else None
+    return known_package(name).dependencies if said is None else said
 
 
 def declared_projects(source: RecipeFile, lock: Lock, store: Store, settings: Settings) -> dict[str, Project]:
@@ -100,11 +111,3 @@ def declared_projects(source: RecipeFile, lock: Lock, store: Store, settings: Se
         restore_source(locked, wish)
         found[wish.name] = source_declarations(locked, wish)
     return found
-
-
-def _named(name: str, project: Project, place: str) -> Project:
-    if project.name != canonicalize_name(name):
-        raise InvalidDocumentError(
-            f"{place}: the package calls itself {project.name}", remedy="use that name in `stack`"
-        )
-    return project

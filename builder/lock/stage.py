@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING
 from builder.document import key_of
 from builder.errors import InvalidDocumentError, StaleLockError
 from builder.lock.changes import changes_between
-from builder.lock.lockfile import (
-    LOCK,
-    NOTHING,
-    changed_fields,
-    current_lock,
-    question_of,
-    read_lock,
-    resolve_lock,
-    write_lock,
-)
+from builder.lock.lockfile import LOCK, current_lock, read_lock
+from builder.lock.question import changed_fields, question_of
+from builder.lock.resolve import NOTHING, resolve_lock
 from builder.lock.update import check_update
+from builder.lock.writing import write_lock
 from builder.recipe.workspace import workspace_of
 from builder.store import mended
 
@@ -47,15 +41,19 @@ def _lock_recipe(source: RecipeFile, tools: Tools, update: Update) -> Lock:
         tools.console.current("lock")
         return previous
     tools.console.say(f"  lock: {', '.join(changed or ('asked to update',))}")
-    with tools.console.step("resolve Debian packages and wheels") as step:
+    with tools.console.step("resolve the base and the wheels") as step:
         resolve = partial(resolve_lock, source, previous, tools.store, tools.settings, update)
         files = mended(tools.store, resolve, tools.console.warn)
         write_lock(workspace_of(source).lock, files)
         locked = locked_recipe(source)
-        step.end(f"{len(locked.file.debian.base)} Debian packages, {len(locked.wheels)} wheels")
+        step.end(f"{_base_words(locked)}, {len(locked.wheels)} wheels")
     if previous is not None:
         _show_changes(previous, locked, tools.console)
     return locked
+
+
+def _base_words(lock: Lock) -> str:
+    return lock.file.base.reference[:-52] if lock.file.base else f"{len(lock.base_debs)} Debian packages"
 
 
 def locked_recipe(source: RecipeFile) -> Lock:

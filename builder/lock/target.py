@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
+    from builder.lock.model import LockedImage
     from builder.recipe.model import Recipe
 
 # The version of libc6 in each suite: glibc's release is what a manylinux tag promises (PEP 600).
@@ -79,11 +80,10 @@ class Target:
         yield "linux_x86_64"
 
 
-def target_of(recipe: Recipe) -> Target:
-    """Return the machine that a recipe's image is; raise ResolveError if its C library is not known."""
+def target_of(recipe: Recipe, base: LockedImage | None) -> Target:
+    """Return the machine that a recipe's image is; `base` is the locked base where that is an image of a registry."""
+    if base is not None:
+        return Target(python=recipe.python, glibc=base.glibc)
     if recipe.base.debian is None:
-        raise ResolveError(
-            "base.image: the C library of a foreign base image is not known, so no wheel can be chosen for it",
-            remedy="use a Debian base: `base: {debian: trixie}`",
-        )
+        raise ResolveError(f"base.image: {recipe.base.image} must be locked before its C library is known")
     return Target(python=recipe.python, glibc=GLIBC[recipe.base.debian])

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from builder.lock.model import Lock, LockedWheel
     from builder.recipe.source import RecipeFile
 
+BASE = "base"
+"""The name that stands for a base that is an image: its tag may mean another image by now."""
 DEBIAN = "debian"
 """The name that stands for all Debian packages: one signed index names them all, so they move together."""
 
@@ -37,6 +39,11 @@ class Update:
         """Whether Debian's packages may move."""
         return self.everything or DEBIAN in self.names
 
+    @property
+    def moves_base(self) -> bool:
+        """Whether a base image may move."""
+        return self.everything or BASE in self.names
+
     def kept(self, wheels: Iterable[LockedWheel]) -> tuple[LockedWheel, ...]:
         """Return the wheels whose versions are to be kept where they can be."""
         moving = {canonicalize_name(name) for name in self.names}
@@ -56,10 +63,11 @@ def check_update(update: Update, lock: Lock, source: RecipeFile) -> tuple[str, .
 
 
 def _check_name(name: str, lock: Lock, source: RecipeFile) -> None:
-    known = {DEBIAN, *(wheel.name for wheel in (*lock.wheels, *lock.toolchain_wheels, *lock.compiler_wheels))}
+    wheels = (*lock.wheels, *lock.toolchain_wheels, *lock.compiler_wheels)
+    known = {BASE if lock.file.base else DEBIAN, *(wheel.name for wheel in wheels)}
     if name in known:
         return
-    debs = {deb.name for deb in (*lock.file.debian.base, *lock.file.debian.toolchain)}
+    debs = {deb.name for deb in (*lock.base_debs, *lock.toolchain_debs)}
     if name.removeprefix("deb:") in debs:
         raise UsageError(
             f"{name} is a Debian package, and those move together", remedy=f"say --update {DEBIAN} to move them all"

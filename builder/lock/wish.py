@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from builder.document import sha256_file
 from builder.lock.archive import write_archive
-from builder.lock.patches import locked_patches, patched_tree
+from builder.lock.patches import patched_tree
+from builder.lock.patchfiles import locked_patches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,8 +57,7 @@ class Wish:
         """Keep the canonical archive of a tree in the store; return its sha256."""
         with self.store.scratch() as scratch:
             write_archive(tree, scratch / "source.tar")
-            sha256 = sha256_file(scratch / "source.tar")
-            return sha256 if self.store.has(sha256) else self.store.add(scratch / "source.tar", sha256)
+            return self.store.add(scratch / "source.tar")
 
 
 def wishes_of(source: RecipeFile, store: Store, settings: Settings) -> tuple[Wish, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from builder.lock.python import built_packages, requirements_of, separate_compiler, toolchain_requirements
+from builder.lock.requirements import built_packages, requirements_of, separate_compiler, toolchain_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

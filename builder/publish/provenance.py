@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from builder.build.compression import COMPRESSIONS
 from builder.build.layers import LAYOUT
 from builder.lock.model import LockedGit
-from builder.publish.sbom import deb_url, git_url, wheel_url
+from builder.publish.sbom import deb_url, git_url, image_url, wheel_url
 
 if TYPE_CHECKING:
     from builder.lock.model import Lock, LockedSdist
@@ -48,9 +48,11 @@ def provenance_of(image: ProvenImage) -> dict[str, Any]:
 def _materials(image: ProvenImage) -> list[dict[str, Any]]:
     """Return every file that went in, and what compiled it; the compiled wheels are made here, so not among them."""
     lock = image.lock
-    debian = lock.file.debian
+    suite = lock.file.debian.suite if lock.file.debian else ""
+    base = [lock.file.base] if lock.file.base else []
     found = [
-        *(_material(deb_url(deb, debian.suite), deb.sha256) for deb in (*debian.base, *debian.toolchain)),
+        *(_material(deb_url(deb, suite), deb.sha256) for deb in (*lock.base_debs, *lock.toolchain_debs)),
+        *(_material(image_url(image), image.digest.removeprefix("sha256:")) for image in base),
         *(_material(wheel_url(wheel.name, wheel.version), wheel.sha256, wheel.filename) for wheel in _wheels(lock)),
         *(_source(source) for source in lock.sources.values()),
         *(

@@ -12,10 +12,11 @@ from builder.lock.model import LockedGit
 from builder.publish.licences import debian_licences, wheel_licences
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from builder.build.wheelfile import WheelInput
-    from builder.lock.model import Lock, LockedDeb, LockedSdist
+    from builder.lock.model import Lock, LockedDeb, LockedImage, LockedSdist
     from builder.publish.gate import ProvenImage
 
 FORM = 1  # of what is made here of the same image: a part of the key under which it is kept
@@ -23,13 +24,14 @@ _NAMESPACE = uuid.UUID("b1ab3a68-65a7-4d1c-8a43-6a5e4c3f7a10")
 _SAFE = ".-_~"
 
 
-def bill_of(image: ProvenImage, rootfs: Path) -> dict[str, Any]:
-    """Return the bill of an image: the same for the same image. `rootfs` is its base as a tar."""
+def bill_of(image: ProvenImage, rootfs: Path | None) -> dict[str, Any]:
+    """Return the bill of an image: the same for the same image. `rootfs` is its bootstrapped base as a tar."""
     lock = image.lock
-    licences = debian_licences(rootfs)
+    licences = debian_licences(rootfs) if rootfs else {}
     components = [
         *(_wheel(wheel, lock) for wheel in image.wheels),
-        *(_deb(deb, lock, licences.get(deb.name, [])) for deb in lock.file.debian.base),
+        *(_deb(deb, lock, licences.get(deb.name, [])) for deb in lock.base_debs),
+        *(_base_image(lock.file.base) if lock.file.base else ()),
         *(_source(source) for source in lock.sources.values()),
     ]
     components.sort(key=lambda component: component["bom-ref"])
@@ -90,8 +92,23 @@ def _wheel(wheel: WheelInput, lock: Lock) -> dict[str, Any]:
 
 
 def _deb(deb: LockedDeb, lock: Lock, licences: list[dict[str, Any]]) -> dict[str, Any]:
-    url = deb_url(deb, lock.file.debian.suite)
+    url = deb_url(deb, lock.file.debian.suite if lock.file.debian else "")
     return {**_component(deb.name, deb.version, url, deb.sha256), **_licensed(licences)}
+
+
+def image_url(base: LockedImage) -> str:
+    """Return the package URL of a base image."""
+    repository = base.reference.partition("@")[0]
+    name = repository.rpartition("/")[2]
+    return f"pkg:oci/{name}@{quote(base.digest, safe=_SAFE)}?repository_url={quote(repository, safe=_SAFE)}"
+
+
+def _base_image(base: LockedImage) -> Iterator[dict[str, Any]]:
+    """Yield a base image and the packages that its own list names: their files have no hashes of their own."""
+    sha256 = base.digest.removeprefix("sha256:")
+    yield {**_component(base.image, base.digest, image_url(base), sha256), "type": "container"}
+    for name, release in base.packages.items():
+        yield {"type": "library", "bom-ref": f"base:{name}@{release}", "name": name, "version": release}
 
 
 def _source(source: LockedGit | LockedSdist) -> dict[str, Any]:

@@ -29,8 +29,10 @@ from builder.tools import show_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from builder.console import Console
+    from builder.lock.model import Lock
     from builder.publish.gate import ProvenImage
     from builder.publish.keys import Signer
     from builder.recipe.source import RecipeFile
@@ -155,12 +157,19 @@ def _bill(image: ProvenImage, store: Store) -> dict[str, Any]:
     key = key_of([FORM, version("envbuild"), image.digest, image.lock.digest])
     kept = store.result("sbom", key)
     if kept is None:
-        rootfs = find_base(image.lock.file.debian, store)
-        if rootfs is None:
-            raise NotVerifiedError("the base of the image is not on this machine any more")
-        kept = bill_of(image, store.sound(rootfs.sha256))
+        kept = bill_of(image, _rootfs(image.lock, store))
         store.keep_result("sbom", key, kept)
     return kept
+
+
+def _rootfs(lock: Lock, store: Store) -> Path | None:
+    """Return the bootstrapped base; None where the base is an image."""
+    if lock.file.debian is None:
+        return None
+    rootfs = find_base(lock.file.debian, store)
+    if rootfs is None:
+        raise NotVerifiedError("the base of the image is not on this machine any more")
+    return store.sound(rootfs.sha256)
 
 
 def _instant(epoch: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from datetime import UTC, date, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -45,18 +46,30 @@ def complaints_of(errors: Iterable[ErrorDetails], read: YamlText) -> Iterator[Co
 
 
 def stack_complaints(read: YamlText) -> Iterator[Complaint]:
-    """Yield what the schema cannot say: an unknown GPU, one package under two spellings."""
+    """Yield what the schema cannot say: an unknown GPU, a day to come, one package under two spellings."""
     data = read.data if isinstance(read.data, dict) else {}
     target = data.get("target")
     gpu = target.get("gpu") if isinstance(target, dict) else None
     if isinstance(gpu, str) and gpu not in targets():
         yield _complaint(("target", "gpu"), f"no GPU {gpu!r} is known ({find_nearest_target(gpu)})", read)
+    yield from _day_complaints(data.get("as-of"), read)
     stack = data.get("stack")
     spellings: dict[str, str] = {}
     for name in stack if isinstance(stack, dict) else ():
         first = spellings.setdefault(name.replace("_", "-").replace(".", "-"), name)
         if first != name:
             yield _complaint(("stack", name), f"is the same package as {first}", read)
+
+
+def _day_complaints(day: Any, read: YamlText) -> Iterator[Complaint]:  # noqa: ANN401 - what YAML gives
+    today = datetime.now(UTC).date()
+    try:
+        ahead = isinstance(day, str) and date.fromisoformat(day) > today
+    except ValueError:
+        return
+    if ahead:
+        advice = f"nobody knows yet what will be published; the latest day to take is today, {today}"
+        yield _complaint(("as-of",), f"{day} is in the future: {advice}", read)
 
 
 def _complaint(location: Location, message: str, read: YamlText) -> Complaint:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from builder.document import Document
+from builder.errors import RegistryError
+from builder.registry.reference import parse_reference
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -59,13 +61,6 @@ Version = Annotated[
 ]
 MinorVersion = Annotated[str, _text(r"^[0-9]+\.[0-9]+$", "a version of two parts, such as '3.11' or '13.1'")]
 Capability = Annotated[str, _text(r"^[0-9]+\.[0-9][af]?$", "a compute capability, such as '12.0', '12.0a' or '12.0f'")]
-Digest = Annotated[
-    str,
-    _text(
-        r"^[a-z0-9.:/_-]+@sha256:[0-9a-f]{64}$",
-        "an image by digest: `name@sha256:` and 64 hexadecimal digits, never a tag alone",
-    ),
-]
 Commit = Annotated[
     str,
     _text(r"^[0-9a-f]{40}([0-9a-f]{24})?$", "a full commit hash of 40 (or 64) hexadecimal digits, no branch or tag"),
@@ -80,6 +75,18 @@ def _real_day(text: str) -> str:
         raise ValueError(f"{text} is no day of the calendar") from None
     return text
 
+
+def _image_reference(text: str) -> str:
+    try:
+        reference = parse_reference(text)
+    except RegistryError as error:
+        raise ValueError(f"{error.message}; {error.remedy}") from None
+    if not reference.tag and not reference.digest:
+        raise ValueError(f"{text} names no image of that repository; add a :tag or a @sha256:… digest")
+    return text
+
+
+ImageReference = Annotated[str, AfterValidator(_image_reference)]
 
 Date = Annotated[
     str,
@@ -104,16 +111,19 @@ class Host(Document):
 
 
 class Base(Document):
-    """The root of the image: a Debian suite bootstrapped from the mirror, or an image by digest."""
+    """The root of the image: a Debian suite bootstrapped from the mirror, or an image of a registry."""
 
     debian: Annotated[DebianSuite | None, _says("a Debian suite, bootstrapped from signed package lists")] = None
     packages: Annotated[tuple[DebianName, ...], _list("Debian packages besides the smallest system")] = ()
-    image: Annotated[Digest | None, _says("an image by digest, taken as it is")] = None
+    image: Annotated[
+        ImageReference | None,
+        _says("an image of a registry by tag or digest, taken as it is; the lock holds its digest"),
+    ] = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Base:
         if (self.debian is None) == (self.image is None):
-            raise ValueError("give either `debian` (a suite) or `image` (a reference by digest)")
+            raise ValueError("give either `debian` (a suite) or `image` (a reference by tag or digest)")
         if self.image is not None and self.packages:
             raise ValueError("`packages` belongs to a `debian` base; an `image` base is taken as it is")
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ class RecipeFile:
 def read_recipe(path: Path) -> RecipeFile:
     """Read a recipe; raise InvalidDocumentError with every complaint as `file:line:column: path: message`."""
     try:
+        _refuse_no_file(path)
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InvalidDocumentError(f"{path}: no such recipe", remedy=_suggest_file(path)) from None
@@ -84,6 +86,15 @@ def _not_a_recipe(read: YamlText) -> Complaint:
     line, column = read.places.get((), (1, 1))
     what = "the file is empty" if read.data is None else "this is no mapping"
     return Complaint(line=line, column=column, path="", message=f"{what}; a recipe begins with `version: 1`")
+
+
+def _refuse_no_file(path: Path) -> None:
+    """Refuse what would never end, or never begin, when it is read."""
+    mode = path.stat().st_mode
+    kinds = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
+    if not stat.S_ISREG(mode):
+        what = next((words for is_kind, words in kinds.items() if is_kind(mode)), "a device")
+        raise InvalidDocumentError(f"{path}: this is {what}, not a file", remedy="give the path of a recipe's file")
 
 
 def _suggest_file(path: Path) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from builder.document import canonical_json, key_of
 from builder.errors import InvalidDocumentError
-from builder.lock.python import built_packages
+from builder.lock.requirements import built_packages
 from builder.recipe.targets import find_target
 from builder.recipe.workspace import workspace_of
 from builder.store import mended

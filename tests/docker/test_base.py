@@ -15,8 +15,9 @@ import pytest
 
 from builder.build.base import RootFilesystem, base_key, bootstrap_base, debs_folder
 from builder.engine import ContainerRun, Mount
-from builder.lock.debian import BASE_PACKAGES, TOOLCHAIN_PACKAGES, fetch_debs, resolve_debian
+from builder.lock.debian import fetch_debs, resolve_debian
 from builder.lock.debian_archive import find_mirrors
+from builder.lock.question import BASE_PACKAGES, TOOLCHAIN_PACKAGES
 from builder.settings import settings_from
 from builder.store import Store
 

@@ -74,7 +74,7 @@ class Workshop:
         base = make_base_layer(self.rootfs, store=self.store)
         layers = make_layers(
             plan_layers(read_layout(wheel, self.venv) for wheel in wheels),
-            base=base,
+            base=(base,),
             terms=LayerTerms(venv=self.venv, python=self.rootfs, epoch=EPOCH),
             engine=self.engine,
             store=self.store,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build.base import base_key, bootstrap_base
+from builder.build.base import base_identity, bootstrap_base
 from builder.build.layers import base_reference, make_base_layer
 from builder.build.render import render_dockerfiles
 from builder.build.stage import build_recipe
@@ -22,7 +22,9 @@ from builder.console import Console
 from builder.engine import ContainerRun
 from builder.export.stage import export_kit
 from builder.lock.debian import fetch_debs
-from builder.lock.lockfile import current_lock, resolve_lock, write_lock
+from builder.lock.lockfile import current_lock
+from builder.lock.resolve import resolve_lock
+from builder.lock.writing import write_lock
 from builder.recipe.source import read_recipe
 from builder.recipe.workspace import workspace_of
 from builder.settings import mirror_setting, settings_from
@@ -84,8 +86,9 @@ SDIST = {
 
 
 def _base_tag(lock: Lock, store: Store, settings: Settings) -> str:
-    fetch_debs(lock.file.debian.base, store, settings)
-    return base_reference(make_base_layer(bootstrap_base(lock.file.debian, store).sha256, store=store))
+    assert lock.file.debian is not None
+    fetch_debs(lock.base_debs, store, settings)
+    return base_reference((make_base_layer(bootstrap_base(lock.file.debian, store).sha256, store=store),))
 
 
 def without_networks(kit: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -121,7 +124,7 @@ def test_sources_from_git_and_from_an_index_end_in_the_image_and_in_a_kit(engine
             store.path(fetched.archive).unlink()
         tools = Tools(settings=settings, store=store, console=Console(), connect=lambda: engine)
         files = render_dockerfiles(source.recipe, lock)
-        key = toolchain_key(files["Dockerfile.toolchain"], base_key(lock.file.debian), lock)
+        key = toolchain_key(files["Dockerfile.toolchain"], base_identity(lock), lock)
         base = _base_tag(lock, store, settings)
         was_there = engine.image_id(base) is not None
         try:

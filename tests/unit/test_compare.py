@@ -20,8 +20,8 @@ from builder.dockerd.image_facts import facts_of, layers_of
 from builder.document import sha256_bytes
 from builder.engine import Exit, ImageFacts, ImageLayer
 from builder.errors import BuildFailedError, InvalidDocumentError, StaleLockError, UsageError
-from builder.lock.lockfile import question_of
 from builder.lock.model import LockedGit
+from builder.lock.question import question_of
 from builder.process import run
 from builder.recipe.source import read_recipe
 from builder.settings import settings_from
@@ -168,6 +168,21 @@ def test_a_revision_shows_the_lock_that_a_recipe_had(project: Path, tools: Tools
     assert seen("HEAD:recipes/x.yaml", "recipes/x.yaml", tools, project).same
 
 
+def test_a_revision_is_one_of_the_repository_that_the_recipe_lies_in(
+    project: Path, tools: Tools, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run([*GIT, "init", "-q"], cwd=project)
+    commit(project, "one")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    recipe = project / "recipes" / "x.yaml"
+    assert seen(f"HEAD:{recipe}", str(recipe), tools, elsewhere).same
+    assert seen("HEAD:x.yaml", "x.yaml", tools, project / "recipes").same
+    recipe.unlink()
+    assert read_operand(f"HEAD:{recipe}", tools, elsewhere).packages
+    recipe.parent.rmdir()
+    assert read_operand(f"HEAD:{recipe}", tools, elsewhere).packages
+
+
 def test_a_revision_that_is_not_there_or_has_no_lock_is_refused(project: Path, tools: Tools) -> None:
     run([*GIT, "init", "-q"], cwd=project)
     (project / "recipes" / "y.yaml").write_text(RECIPE.replace("name: x", "name: y"), encoding="utf-8")
@@ -177,7 +192,7 @@ def test_a_revision_that_is_not_there_or_has_no_lock_is_refused(project: Path, t
         read_operand("nowhere:recipes/x.yaml", tools, project)
     with pytest.raises(UsageError, match=r"no such file at that revision"):
         read_operand("HEAD:recipes/z.yaml", tools, project)
-    with pytest.raises(StaleLockError, match="there was no lock in lockfiles/y"):
+    with pytest.raises(StaleLockError, match=r"there was no lock in .*/lockfiles/y"):
         read_operand("HEAD:recipes/y.yaml", tools, project)
     with pytest.raises(InvalidDocumentError, match=r"^HEAD:recipes/bad\.yaml:1:1: base: missing"):
         read_operand("HEAD:recipes/bad.yaml", tools, project)

@@ -8,9 +8,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from builder.lock.conflict import UnsatisfiableError, exclude_each_other, find_conflict
+from builder.lock.project import local_projects
 from builder.lock.python import resolve_python
 from builder.lock.refusal import placed
-from builder.lock.sources import local_projects
 from builder.lock.target import Target
 from builder.recipe.source import read_recipe
 from builder.settings import settings_from

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.document import Document, canonical_json, canonical_yaml, key_of, tree_digest, write_atomic, write_together
+from builder.document import Document, canonical_json, canonical_yaml, key_of, tree_digest, write_atomic
 from builder.errors import InvalidDocumentError
 
 if TYPE_CHECKING:
@@ -75,20 +75,14 @@ def test_a_tree_digest_ignores_what_running_the_code_leaves_behind(tmp_path: Pat
     assert tree_digest(tmp_path) == first
 
 
-def test_files_written_together_are_all_old_if_one_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [tmp_path / name for name in ("pylock.toml", "lock.yaml")]
-    write_together(dict.fromkeys(names, b"old"))
-    calls: list[int] = []
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lock.yaml"
+    write_atomic(path, b"old")
 
-    def fail_the_second_time(descriptor: int) -> None:
-        calls.append(descriptor)
-        if len(calls) == 2:
-            raise OSError(28, "No space left on device")
+    def fail(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", fail_the_second_time)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
-        write_together(dict.fromkeys(names, b"new"))
-    assert [path.read_bytes() for path in names] == [b"old", b"old"]
-    assert len(list(tmp_path.iterdir())) == 2
+        write_atomic(path, b"new")
+    assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("lock.yaml", b"old")]

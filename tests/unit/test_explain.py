@@ -14,9 +14,10 @@ from builder.explain.debian import SMALLEST, Control, read_control, wants_of
 from builder.explain.graph import Edge, chains_to
 from builder.explain.stage import explain_package
 from builder.explain.text import explanation_lines
-from builder.lock.lockfile import question_of
-from builder.lock.python import requirements_of, resolve_wheels, toolchain_requirements
-from builder.lock.sources import local_projects
+from builder.lock.project import local_projects
+from builder.lock.python import resolve_wheels
+from builder.lock.question import question_of
+from builder.lock.requirements import requirements_of, toolchain_requirements
 from builder.process import run
 from builder.recipe.source import read_recipe
 from builder.recipe.workspace import workspace_of

@@ -90,7 +90,7 @@ class World:
     ) -> tuple[Layer, ...]:
         return make_layers(
             plan_layers(layouts),
-            base=self.base,
+            base=(self.base,),
             terms=terms(python="3.13.5-2", epoch=epoch),
             engine=self.engine,
             store=self.store,

@@ -12,8 +12,6 @@ import pytest
 from builder.document import sha256_bytes
 from builder.errors import ResolveError
 from builder.lock.debian import (
-    BASE_PACKAGES,
-    TOOLCHAIN_PACKAGES,
     DebGoneError,
     chosen_packages,
     fetch_debs,
@@ -29,6 +27,7 @@ from builder.lock.debian_archive import (
     suites_of,
 )
 from builder.lock.model import DebianLock, DebianRelease
+from builder.lock.question import BASE_PACKAGES, TOOLCHAIN_PACKAGES
 from builder.process import MissingProgramError
 from builder.settings import settings_from
 from builder.store import Store
@@ -100,6 +99,12 @@ def test_the_newest_versions_of_all_three_suites_are_locked(settings: Settings, 
     python = lock.base[-1]
     assert python.filename == "pool/updates/main/p/python3/python3_3.13.5-1+deb13u1_amd64.deb"
     assert python.sha256 == sha256_bytes((CASE / "debian-security" / python.filename).read_bytes())
+
+
+@needs_mmdebstrap
+def test_a_store_may_have_spaces_and_quotes_in_its_path(settings: Settings, store: Store, tmp_path: Path) -> None:
+    other = Store(tmp_path / "a 'store' [of] (mine) & \N{LATIN SMALL LETTER U WITH DIAERESIS}")
+    assert resolve(settings, other, ("python3",), ("gcc",)) == resolve(settings, store, ("python3",), ("gcc",))
 
 
 @needs_mmdebstrap

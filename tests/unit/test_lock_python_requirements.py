@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.errors import InvalidDocumentError, ResolveError
-from builder.lock import python
-from builder.lock.python import built_packages, python_question, separate_compiler
-from builder.lock.sources import local_projects
+from builder.lock import requirements
+from builder.lock.project import local_projects
+from builder.lock.question import python_question
+from builder.lock.requirements import built_packages, separate_compiler
 from builder.recipe.model import Recipe
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ def recipe(stack: dict[str, Any], **fields: Any) -> Recipe:
 
 
 def requirements_of(wished: Recipe, folder: Path) -> tuple[str, ...]:
-    return python.requirements_of(wished, local_projects(wished, folder))
+    return requirements.requirements_of(wished, local_projects(wished, folder))
 
 
 def toolchain_requirements(wished: Recipe, folder: Path) -> tuple[str, ...]:
-    return python.toolchain_requirements(wished, local_projects(wished, folder))
+    return requirements.toolchain_requirements(wished, local_projects(wished, folder))
 
 
 def add_package(folder: Path, text: str) -> None:

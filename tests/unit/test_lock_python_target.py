@@ -6,9 +6,11 @@ import pytest
 
 from builder.errors import ResolveError
 from builder.lock.choice import chosen_wheels
+from builder.lock.model import LockedImage, LockedLayer
 from builder.lock.target import Target, target_of
 from builder.recipe.model import Recipe
 
+DIGEST = f"sha256:{'0' * 64}"
 TRIXIE = Target(python="3.13", glibc=41)
 BOOKWORM = Target(python="3.11", glibc=36)
 
@@ -29,13 +31,24 @@ def choose(*wheels: str, target: Target = TRIXIE) -> str:
 
 
 def test_each_debian_suite_is_known_by_its_glibc() -> None:
-    assert target_of(recipe({"debian": "trixie"})) == TRIXIE
-    assert target_of(recipe({"debian": "bookworm"})).glibc == 36
+    assert target_of(recipe({"debian": "trixie"}), None) == TRIXIE
+    assert target_of(recipe({"debian": "bookworm"}), None).glibc == 36
 
 
-def test_a_foreign_base_is_refused_because_its_glibc_is_not_known() -> None:
+def test_the_glibc_of_a_base_image_is_known_once_it_is_locked() -> None:
+    wished = recipe({"image": "example.org/base@sha256:" + "0" * 64})
     with pytest.raises(ResolveError, match=r"base\.image"):
-        target_of(recipe({"image": "example.org/base@sha256:" + "0" * 64}))
+        target_of(wished, None)
+    layer = LockedLayer(digest=DIGEST, size=1, diff_id=DIGEST, unpacked=1, media_type="application/x-tar")
+    base = LockedImage(
+        image="example.org/base",
+        digest=DIGEST,
+        created="2026-01-01T00:00:00+00:00",
+        layers=(layer,),
+        python="/usr/bin/python3.13",
+        glibc=39,
+    )
+    assert target_of(wished, base) == Target(python="3.13", glibc=39)
 
 
 def test_uv_resolves_for_the_newest_platform_that_it_knows() -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.errors import InvalidDocumentError, ResolveError
+from builder.lock.project import local_projects
 from builder.lock.pylock import write_pylock
-from builder.lock.python import requirements_of, resolve_python, resolve_wheels, toolchain_requirements
-from builder.lock.sources import local_projects
+from builder.lock.python import resolve_python, resolve_wheels
+from builder.lock.requirements import requirements_of, toolchain_requirements
 from builder.lock.target import Target
 from builder.lock.uv import Question, end_of_day, explanation, uv_command, uv_files
 from builder.recipe.model import Index, Recipe

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import ResolveError, StaleLockError
-from builder.lock.lockfile import changed_fields, current_lock, question_of, resolve_lock, write_lock
+from builder.lock.lockfile import current_lock
 from builder.lock.model import DebianLock, DebianRelease, LockedGit, LockedSdist
+from builder.lock.question import changed_fields, question_of
+from builder.lock.resolve import resolve_lock
+from builder.lock.writing import write_lock
 from builder.recipe.source import read_recipe
 from builder.settings import Settings, mirror_setting, settings_from
 from builder.store import Store
@@ -89,7 +92,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipeFile:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setattr("builder.lock.lockfile.resolve_debian", lambda *_: DEBIAN)
+    monkeypatch.setattr("builder.lock.resolve.resolve_debian", lambda *_: DEBIAN)
     head = commit(tmp_path / "mirror" / "sgl-project" / "sglang.git", SGLANG)
     (tmp_path / ".gitconfig").write_text(f'[url "{tmp_path}/mirror/"]\n\tinsteadOf = https://github.com/\n')
     path = tmp_path / "recipes" / RECIPE.name
@@ -101,6 +104,22 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipeFile:
 def settings_for(tmp_path: Path, default: PackageIndex, **mirrors: str) -> Settings:
     indexes = {mirror_setting(name.replace("_", "-")): url for name, url in mirrors.items()}
     return settings_from({"ENVBUILD_STORE": str(tmp_path / "store"), "ENVBUILD_INDEX_URL": default.url, **indexes})
+
+
+@pytest.mark.parametrize("address", ["nonsense", "ftp://user:secret@here/", "https:///simple/"])
+def test_a_setting_that_is_no_address_is_named_before_anything_is_asked(
+    source: RecipeFile, default: PackageIndex, tmp_path: Path, address: str
+) -> None:
+    def refused(**more: str) -> ResolveError:
+        settings = settings_from({"ENVBUILD_STORE": str(tmp_path / "store"), "ENVBUILD_INDEX_URL": default.url, **more})
+        with pytest.raises(ResolveError, match="which is no address") as raised:
+            resolve_lock(source, None, Store(settings.store), settings)
+        assert "secret" not in raised.value.message
+        return raised.value
+
+    assert "ENVBUILD_INDEX_URL" in refused(ENVBUILD_INDEX_URL=address).remedy
+    assert refused(ENVBUILD_INDEX_TORCH_CU130_URL=address).message.startswith("the mirror of the index torch-cu130")
+    assert default.asked == []
 
 
 def test_the_stack_as_it_was_asked_for_locks_where_its_servers_have_mirrors(

@@ -11,13 +11,15 @@ from builder.console import Console
 from builder.document import canonical_yaml, sha256_bytes
 from builder.errors import StaleLockError, UsageError
 from builder.lock.changes import changes_between
-from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN, question_of, write_lock
+from builder.lock.lockfile import LOCK, PYLOCK, TOOLCHAIN
 from builder.lock.model import DebianLock, DebianRelease, LockedDeb, LockFile
 from builder.lock.pylock import write_pylock
 from builder.lock.python import resolve_python
+from builder.lock.question import question_of
 from builder.lock.stage import lock_recipe, locked_recipe, previous_lock
 from builder.lock.target import Target
 from builder.lock.update import Update
+from builder.lock.writing import write_lock
 from builder.recipe.source import read_recipe
 from builder.recipe.workspace import workspace_of
 from builder.settings import settings_from
@@ -151,7 +153,7 @@ def test_debian_is_asked_for_anew_where_it_may_move(
     update: Update, source: RecipeFile, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved = DEBIAN.model_copy(update={"base": (DEB.model_copy(update={"version": "2.41-13"}),)})
-    monkeypatch.setattr("builder.lock.lockfile.resolve_debian", lambda *_: moved)
+    monkeypatch.setattr("builder.lock.resolve.resolve_debian", lambda *_: moved)
     before = previous_lock(source)
     changes = changes_between(before, lock_recipe(source, tools, update=update))
     assert "debian: libc6 2.41-12 -> 2.41-13" in [change.line for change in changes]
@@ -160,7 +162,7 @@ def test_debian_is_asked_for_anew_where_it_may_move(
 def test_everything_moves_when_all_are_let_go(
     source: RecipeFile, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder.lock.lockfile.resolve_debian", lambda *_: DEBIAN)
+    monkeypatch.setattr("builder.lock.resolve.resolve_debian", lambda *_: DEBIAN)
     lock_recipe(source, tools, update=Update(everything=True))
     assert versions(source) == {"app": "1.0", "base": "2.0", "deep": "2.0", "lib": "2.0", "other": "1.0"}
 
@@ -202,7 +204,7 @@ def test_a_torn_lock_is_made_anew_and_not_in_the_way(
     source: RecipeFile, tools: Tools, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (workspace_of(source).lock / PYLOCK).write_bytes(b"torn")
-    monkeypatch.setattr("builder.lock.lockfile.resolve_debian", lambda *_: DEBIAN)
+    monkeypatch.setattr("builder.lock.resolve.resolve_debian", lambda *_: DEBIAN)
     lock_recipe(source, tools)
     assert versions(source)["lib"] == "2.0"
     assert "is damaged: it is made anew" in capsys.readouterr().err

@@ -9,9 +9,10 @@ import pytest
 from builder.build.environment import image_environment, image_labels
 from builder.build.papers import PAPERS, image_papers
 from builder.document import sha256_bytes
-from builder.lock.lockfile import LOCK, PYLOCK, parse_lock, question_of
+from builder.lock.lockfile import LOCK, PYLOCK, parse_lock
 from builder.lock.model import DebianLock, DebianRelease, Lock, LockedGit, LockedSdist, LockedWheel, LockFile
 from builder.lock.pylock import write_pylock
+from builder.lock.question import question_of
 from builder.recipe.source import read_recipe
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from packageurl import PackageURL
 
 from builder.build.wheelfile import WheelInput
 from builder.document import canonical_json
-from builder.lock.model import LockedDeb, LockedGit, LockedPatch, LockedSdist
+from builder.lock.model import LockedDeb, LockedGit, LockedImage, LockedLayer, LockedPatch, LockedSdist
 from builder.publish.envelope import UnprovenError
 from builder.publish.gate import ProvenImage, proven_image
 from builder.publish.licences import debian_licences, wheel_licences
@@ -63,6 +63,7 @@ def rootfs(tmp_path: Path) -> Path:
 def image(tmp_path: Path) -> ProvenImage:
     project = proven_project(tmp_path / "project")
     plain = proven_image(project.source, project.store)
+    assert plain.lock.file.debian is not None
     debian = plain.lock.file.debian.model_copy(update={"base": DEBS[:2], "toolchain": DEBS[2:]})
     file = plain.lock.file.model_copy(update={"debian": debian, "sources": (GIT, SDIST)})
     compiled = _wheel(tmp_path, "sglang", "License-Expression: apache-2.0 OR mit\n")
@@ -179,3 +180,26 @@ def test_the_verdict_comes_back_out_of_its_test_result(image: ProvenImage) -> No
     for changed in changes:
         with pytest.raises(UnprovenError, match="holds no verdict"):
             verdict_in(replace(statement, predicate=changed))
+
+
+def test_a_base_image_is_a_component_and_a_material_by_its_digest(image: ProvenImage) -> None:
+    digest = f"sha256:{'ab' * 32}"
+    layer = LockedLayer(digest=digest, size=1, diff_id=digest, unpacked=1, media_type="application/x-tar")
+    base = LockedImage(
+        image="registry.example:5000/vendor/base:1",
+        digest=digest,
+        created="2026-01-01T00:00:00+00:00",
+        layers=(layer,),
+        python="/usr/bin/python3.13",
+        glibc=41,
+        packages={"libc6": "2.41-12"},
+    )
+    file = image.lock.file.model_copy(update={"debian": None, "base": base})
+    on_image = replace(image, lock=replace(image.lock, file=file))
+    url = f"pkg:oci/base@sha256%3A{'ab' * 32}?repository_url=registry.example%3A5000%2Fvendor%2Fbase"
+    components = {component["bom-ref"]: component for component in bill_of(on_image, None)["components"]}
+    assert (components[url]["type"], components[url]["hashes"][0]["content"]) == ("container", "ab" * 32)
+    assert components["base:libc6@2.41-12"]["version"] == "2.41-12"
+    materials = provenance_of(on_image)["buildDefinition"]["resolvedDependencies"]
+    assert {"uri": url, "digest": {"sha256": "ab" * 32}} in materials
+    assert not any(item["uri"].startswith("pkg:deb/") for item in materials)

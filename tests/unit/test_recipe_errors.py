@@ -7,6 +7,7 @@ writes `expected.txt` anew.
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,28 @@ def test_a_wrong_recipe_gets_every_complaint_at_once(folder: Path) -> None:
     if os.environ.get("UPDATE_CASES"):
         expected.write_text(said, encoding="utf-8")
     assert said == expected.read_text(encoding="utf-8")
+
+
+def test_a_day_that_is_still_to_come_is_refused_where_it_stands() -> None:
+    today = datetime.now(UTC).date()
+    tomorrow = today + timedelta(days=1)
+    recipe, complaints = parse_recipe(GOOD.replace("2026-06-30", str(tomorrow)))
+    assert recipe is None
+    (line,) = complaint_lines(complaints, "r.yaml")
+    assert line == (
+        f"r.yaml:6:1: as-of: {tomorrow} is in the future: nobody knows yet what will be published; "
+        f"the latest day to take is today, {today}"
+    )
+    assert parse_recipe(GOOD.replace("2026-06-30", str(today)))[1] == ()
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
+def test_what_is_no_file_is_not_read(kind: str, tmp_path: Path) -> None:
+    place = {"a pipe": tmp_path / "pipe.yaml", "a device": Path("/dev/zero"), "a folder": tmp_path}[kind]
+    if kind == "a pipe":
+        os.mkfifo(place)
+    with pytest.raises(InvalidDocumentError, match=f"{place}: this is {kind}, not a file"):
+        read_recipe(place)
 
 
 def test_a_right_recipe_has_no_complaint_and_keeps_what_it_says() -> None:
@@ -107,11 +130,6 @@ def test_a_file_that_is_no_text_names_the_byte(tmp_path: Path) -> None:
     path.write_bytes(b"version: 1\n\xff")
     with pytest.raises(InvalidDocumentError, match="byte 11 is not UTF-8"):
         read_recipe(path)
-
-
-def test_a_folder_in_place_of_a_recipe_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidDocumentError, match="cannot be read: Is a directory"):
-        read_recipe(tmp_path)
 
 
 @settings(max_examples=300, deadline=None)

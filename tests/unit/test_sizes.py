@@ -20,8 +20,8 @@ from builder.build.stage import find_plan
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
 from builder.errors import UsageError
-from builder.lock.lockfile import question_of
 from builder.lock.model import LockedWheel
+from builder.lock.question import question_of
 from builder.lock.stage import locked_recipe
 from builder.recipe.source import read_recipe
 from builder.recipe.workspace import workspace_of
@@ -165,6 +165,7 @@ def test_layers_that_were_made_have_the_sizes_of_their_blobs(source: RecipeFile,
     lock = locked_recipe(source)
     sha256 = store.add(rootfs(tmp_path, {"./etc/x": b"x" * 5000}))
     size = store.path(sha256).stat().st_size
+    assert lock.file.debian is not None
     store.keep_result("base", base_key(lock.file.debian), {"sha256": sha256, "size": size})
     assert find_base(lock.file.debian, store) is not None
     base = make_base_layer(sha256, store=store)
@@ -172,7 +173,7 @@ def test_layers_that_were_made_have_the_sizes_of_their_blobs(source: RecipeFile,
     assert plan is not None
     made = make_layers(
         plan.layers([read_layout(wheel, plan.terms.venv) for wheel in plan.wheels]),
-        base=base,
+        base=(base,),
         terms=plan.terms,
         engine=FakeEngine(),
         store=store,

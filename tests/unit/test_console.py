@@ -1,0 +1,89 @@
+"""What a person sees: plain text in a file, colours on a terminal, none where they are not wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import builder
+from builder.console import Console
+from builder.errors import UsageError
+
+PROGRAM = """
+from builder.console import Console
+console = Console()
+console.heading("a [bold]heading[/]")
+console.warn("careful")
+with console.step("work [x]") as step:
+    console.say("said meanwhile")
+    step.end("all of it")
+console.verdict("bad", "no")
+"""
+
+
+def on_a_terminal(**environment: str) -> str:
+    """Return what a program writes to a terminal."""
+    ours, theirs = pty.openpty()
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    root = str(Path(builder.__file__).parents[1])
+    wanted = plain | {"TERM": "xterm-256color", "PYTHONPATH": root} | environment
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=theirs, env=wanted) as process:
+        os.close(theirs)
+        pieces = []
+        while True:
+            try:
+                pieces.append(os.read(ours, 4096))
+            except OSError:  # the other end is closed
+                break
+        process.wait()
+    os.close(ours)
+    return b"".join(pieces).decode()
+
+
+def test_a_terminal_has_colours() -> None:
+    seen = on_a_terminal()
+    assert "\x1b[1ma [bold]heading[/]\x1b[0m" in seen
+    assert "\x1b[1;31mbad\x1b[0m: no" in seen
+    assert "said meanwhile" in seen
+    assert "work [x]: all of it" in seen
+
+
+def test_no_color_means_no_colour_and_nothing_bold() -> None:
+    seen = on_a_terminal(NO_COLOR="1")
+    assert "a [bold]heading[/]\r\n" in seen
+    assert "bad: no\r\n" in seen
+    assert "\x1b[1m" not in seen
+    assert "\x1b[1;3" not in seen
+    assert "\x1b[3" not in seen
+
+
+def test_a_file_has_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    console = Console()
+    console.error(UsageError("wrong [red]", remedy="right", evidence=("seen",)))
+    with pytest.raises(ZeroDivisionError), console.step("work"):
+        raise ZeroDivisionError
+    said = capsys.readouterr().err
+    assert said.startswith("error: wrong [red]\n  | seen\n  → right\n  ✗ work (0.")
+
+
+def test_colours_may_be_asked_for_in_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    Console().warn("x")
+    assert capsys.readouterr().err == "  \x1b[33m!\x1b[0m x\n"
+
+
+def test_a_document_holds_names_that_are_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().document({"path": "a\udcffb"})
+    written = capsys.readouterr().out
+    assert json.loads(written) == {"path": "a\udcffb"}
+    written.encode()
