@@ -76,6 +76,10 @@ def forget_image(project: Project, engine: DockerEngine) -> None:
     engine.remove_image(f"envbuild/{NAME}:latest")
 
 
+def keys(store: Store, kind: str) -> list[str]:
+    return [key for found, key in store.results() if found == kind]
+
+
 def records(store: Store, kind: str) -> list[dict[str, str]]:
     return [store.result(kind, key) or {} for found, key in store.results() if found == kind]
 
@@ -86,8 +90,9 @@ def test_a_damaged_layer_is_found_when_it_is_loaded_and_made_again(
 ) -> None:
     image = build_recipe(project.source, project.lock, project.tools)
     forget_image(project, engine)
-    wheels = [record for record in records(project.store, "layer") if int(record["size"]) < 10_000]
-    path = project.store.path(wheels[0]["digest"].removeprefix("sha256:"))
+    [made] = [value for key in keys(project.store, "image") if (value := project.store.result("image", key))]
+    top = project.store.result("layer", made["layers"][-1]) or {}  # no other image on this engine holds this one
+    path = project.store.path(top["digest"].removeprefix("sha256:"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] if damage == "cut short" else bytes([*whole[:-20], whole[-20] ^ 4, *whole[-19:]]))
     again = build_recipe(project.source, project.lock, project.tools)
