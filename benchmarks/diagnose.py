@@ -68,7 +68,7 @@ def measure(megabytes: int, runs: int) -> dict[str, object]:
         patterns.write_text("".join(f"{literal}\n" for literal in literals))
         found = diagnose_files([log])
         if [cause.kind for cause in found.causes[:1]] != ["non-finite-logits"]:
-            sys.exit(f"the failure at the end of the log was not found: {found.to_json()}")
+            sys.exit(f"the failure at the end of the log was not found: {found.reported.to_plain()}")
         own = best_of(runs, lambda: diagnose_files([log]))
         peer = best_of(runs, lambda: grep(patterns, log))
     version = subprocess.run(["grep", "--version"], check=True, capture_output=True, text=True).stdout.splitlines()[0]

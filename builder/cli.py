@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from builder.commands import diagnosis, insight, keep, project, publish, road
+from builder.commands import diagnosis, insight, keep, matrix, project, publish, road
 from builder.commands.state import State
 from builder.errors import BuildFailedError, EnvbuildError, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from builder.verify.reported import Reported
 
 COMMANDS = (
     road.make,
@@ -35,6 +37,8 @@ COMMANDS = (
     insight.explain,
     insight.doctor,
     diagnosis.diagnose,
+    matrix.search,
+    matrix.bisect,
     project.schema,
     project.completion,
 )
@@ -109,9 +113,23 @@ def run(arguments: list[str]) -> int:
 
 def _fail(state: State, error: EnvbuildError, *, json: bool) -> int:
     state.console.error(error)
+    report = _reported(error, state)
     if json:
-        state.console.document({"error": _error_document(error)})
+        diagnosis = {"diagnosis": report.to_plain()} if report else {}
+        state.console.document({"error": {**_error_document(error), **diagnosis}})
     return error.exit_code
+
+
+def _reported(error: EnvbuildError, state: State) -> Reported | None:
+    """Diagnose what a failed stage left, show the likeliest cause, and return it all."""
+    if not error.tells:
+        return None
+    from builder.diagnose.stage import brief_lines, diagnose_error, recipe_at  # noqa: PLC0415 - only a failure needs it
+
+    diagnosis = diagnose_error(error, recipe_at(state.recipe))
+    for line in brief_lines(diagnosis.reported) if diagnosis else ():
+        state.console.say(f"  {line}")
+    return diagnosis.reported if diagnosis else None
 
 
 def _unusable_file(error: OSError) -> EnvbuildError:

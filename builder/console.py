@@ -161,6 +161,25 @@ def _spinner(text: str) -> Status:
     return RichConsole(stderr=True, highlight=False, soft_wrap=True).status(_escape(text))
 
 
+class InnerConsole(Console):
+    """Shows all that is said as the small text beside a step of another console."""
+
+    def __init__(self, outer: Step) -> None:
+        super().__init__()
+        self._outer = outer
+
+    @contextlib.contextmanager
+    def step(self, text: str) -> Iterator[Step]:
+        """Show a step, and what it does, beside the outer one."""
+        self._outer.detail(text)
+        yield self._outer
+
+    def _line(self, markup: str) -> None:
+        from rich.text import Text  # noqa: PLC0415 - as above
+
+        self._outer.detail(Text.from_markup(markup).plain.strip())
+
+
 def _escape(text: str) -> str:
     """Return text that rich shows as it is, whatever brackets are in it."""
     from rich.markup import escape  # noqa: PLC0415 - as above

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class EnvbuildError(Exception):
-    """A failure that a person can act on. `remedy` is one sentence; `evidence` are lines that prove the cause."""
+    """A failure that a person can act on. `remedy` is one sentence; `evidence` are lines that prove the cause.
+
+    `log` is the whole log of the program that failed, where one was kept. Errors that `tell` come from programs whose
+    words a diagnosis may understand.
+    """
 
     exit_code: ClassVar[int] = 1
+    tells: ClassVar[bool] = False
     default_remedy: ClassVar[str] = ""
 
-    def __init__(self, message: str, *, remedy: str | None = None, evidence: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, *, remedy: str | None = None, evidence: tuple[str, ...] = (), log: Path | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.remedy = self.default_remedy if remedy is None else remedy
         self.evidence = evidence
+        self.log = log
 
 
 class UsageError(EnvbuildError):
@@ -48,18 +59,21 @@ class ResolveError(EnvbuildError):
     """The pins cannot be satisfied together, or a locked file cannot be fetched."""
 
     exit_code = 6
+    tells = True
 
 
 class BuildFailedError(EnvbuildError):
     """A compile, a Dockerfile step or an assembly failed."""
 
     exit_code = 7
+    tells = True
 
 
 class EngineError(EnvbuildError):
     """The Docker engine cannot be used."""
 
     exit_code = 9
+    tells = True
 
 
 class NotVerifiedError(EnvbuildError):

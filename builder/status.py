@@ -14,7 +14,7 @@ from builder.lock.lockfile import current_lock
 from builder.recipe.source import read_recipe
 from builder.recipe.workspace import workspace_of
 from builder.verify.record import read_verdict
-from builder.verify.smoke import suite_digest
+from builder.verify.smoke import served_digest, suite_digest
 from builder.verify.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def _staleness(source: RecipeFile, verdict: Verdict | None) -> str | None:
         return "the lock has changed since"
     if verdict.suite_digest != suite_digest():
         return "the checks have changed since"
+    if verdict.served != served_digest(source.recipe):
+        return "`serve` has changed since"
     return None
 
 

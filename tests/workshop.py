@@ -120,9 +120,9 @@ def add_wheel(store: Store, folder: Path, name: str, *, version: str = "1.0", **
     return LockedWheel(name=made.name, version=version, filename=made.filename, sha256=made.sha256, size=size)
 
 
-def make_rootfs(path: Path) -> Path:
-    """Write the base: this machine's Python, and the shell and the programs that a Dockerfile runs."""
-    programs = [Path(str(shutil.which(name))) for name in ("sh", "ln", "mkdir")]
+def make_rootfs(path: Path, *, more: Iterable[str] = ()) -> Path:
+    """Write the base: this machine's Python, the shell, the programs that a Dockerfile runs, and `more`."""
+    programs = [Path(str(shutil.which(name))) for name in ("sh", "ln", "mkdir", *more)]
     write_rootfs(path, programs=programs)
     with tarfile.open(path, "a") as archive:
         for name in ("tmp", "var", "var/tmp"):

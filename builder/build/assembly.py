@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagePlan:
-    """Everything that goes into an image; `key` covers all of it.
+    """Everything that goes into an image, which `key` covers, and the tag that it gets in the local engine.
 
     `base_layers` are those of a base that is an image of a registry; a bootstrapped base is known by its key alone.
     """
@@ -60,6 +60,7 @@ class ImagePlan:
     papers: tuple[File, ...]
     stack: tuple[str, ...]
     base_layers: tuple[Layer, ...] = ()
+    tag: str = "latest"
 
     def layers(self, layouts: Iterable[WheelLayout]) -> tuple[LayerPlan, ...]:
         """Return the layers to make of the wheels' layouts."""
@@ -86,7 +87,7 @@ class ImagePlan:
     @property
     def reference(self) -> str:
         """The tag of the image in the local engine."""
-        return f"envbuild/{self.name}:latest"
+        return f"envbuild/{self.name}:{self.tag}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +103,9 @@ class BuiltImage:
     installed: tuple[tuple[str, str], ...]
 
 
-def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWheel, ...], store: Store) -> ImagePlan:
+def plan_image(
+    recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWheel, ...], store: Store, *, tag: str = "latest"
+) -> ImagePlan:
     """Return what the image is made of: the locked wheels and the compiled ones."""
     every: tuple[LockedWheel | BuiltWheel, ...] = (*lock.wheels, *built)
     inputs = [
@@ -125,6 +128,7 @@ def plan_image(recipe: Recipe, lock: Lock, base_key: str, built: tuple[BuiltWhee
             epoch=lock.epoch,
             compression=recipe.compression,
         ),
+        tag=tag,
         settings=ImageSettings(
             epoch=lock.epoch,
             environment=image_environment(recipe, lock),

@@ -98,7 +98,7 @@ def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
     needs = (toolchain_of(source, locked), base_identity(locked), *(job.key for job in jobs))
     note_use(locked.digest, needs, tools.store, more=True)
     built = _compile(jobs, source, locked, tools)
-    plan = plan_image(source.recipe, locked, base_identity(locked), built, tools.store)
+    plan = plan_image(source.recipe, locked, base_identity(locked), built, tools.store, tag=source.tag)
     with tools.store.exclusive(f"image-{plan.key}"):
         image = built_image(plan, tools.engine, tools.store)
         if image is None:
@@ -142,7 +142,7 @@ def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | Non
     done = tuple(wheel for wheel in built if wheel is not None)
     if len(done) < len(built) or not all(store.has(wheel.sha256) for wheel in locked.wheels):
         return None
-    return plan_image(source.recipe, locked, base_identity(locked), done, store)
+    return plan_image(source.recipe, locked, base_identity(locked), done, store, tag=source.tag)
 
 
 def _fetch(source: RecipeFile, locked: Lock, tools: Tools) -> None:

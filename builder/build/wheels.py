@@ -236,4 +236,5 @@ def _failure(job: WheelJob, ended: Exit, log: Path, wheels: int) -> BuildFailedE
         f"compiling {job.name} {how}",
         remedy=f"the whole log is in {log}",
         evidence=tuple(line.rstrip() for line in tail),
+        log=log,
     )

@@ -43,7 +43,7 @@ def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, expla
         raise UsageError("which log?", remedy="give the path of a log, or `-` for standard input")
     diagnosis = _diagnosis(logs, recipe)
     if state.console.json:
-        state.console.document(diagnosis.to_json())
+        state.console.document(diagnosis.reported.to_plain())
     else:
         state.console.output(render(diagnosis))
     return ExitCode.DONE

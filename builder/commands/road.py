@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.commands.complete import complete_packages
-from builder.commands.state import RECIPE, conclude, json_option
+from builder.commands.state import RECIPE, SAVE_FINDING, conclude, json_option
 from builder.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.commands.state import State
+    from builder.recipe.source import RecipeFile
+    from builder.tools import Tools
 
 
 @click.command()
 @RECIPE
 @click.option("--locked", is_flag=True, help="Refuse a stale lock (exit 5) instead of resolving again.")
+@click.option("--save-finding", is_flag=True, help=SAVE_FINDING)
 @json_option
 @click.pass_obj
-def make(state: State, *, recipe: Path, locked: bool) -> int:
+def make(state: State, *, recipe: Path, locked: bool, save_finding: bool) -> int:
     """Go the whole road: lock, render, compile, assemble, prove.
 
     Exit 0: good, 8: bad, 12: a required check could not run.
@@ -29,7 +32,20 @@ def make(state: State, *, recipe: Path, locked: bool) -> int:
     from builder.pipeline import make as go
     from builder.recipe.source import read_recipe
 
-    return conclude(state, go(read_recipe(recipe), state.tools(), frozen=locked))
+    source, tools = read_recipe(recipe), state.tools()
+    verdict = go(source, tools, frozen=locked)
+    _offer(source, tools, save=save_finding)
+    return conclude(state, verdict)
+
+
+def _offer(source: RecipeFile, tools: Tools, *, save: bool) -> None:
+    """Save the finding that a cured failure left, or say that there is one."""
+    from builder.diagnose.cures import offer_of, save_offer
+
+    if save and (path := save_offer(source, tools.store)) is not None:
+        tools.console.say(f"  wrote {path}: `envbuild diagnose` knows this failure and its cure now")
+    elif not save and offer_of(source, tools.store) is not None:
+        tools.console.say(f"  what cured it is offered as a finding: envbuild make {source.path} --save-finding")
 
 
 @click.command()
@@ -149,13 +165,11 @@ def smoke(state: State, *, recipe: Path) -> int:
     from builder.build.stage import build_recipe
     from builder.lock.examine import examine_recipe
     from builder.lock.stage import locked_recipe
+    from builder.pipeline import prove
     from builder.recipe.source import read_recipe
-    from builder.verify.stage import smoke_recipe
 
     source, tools = read_recipe(recipe), state.tools()
     found = locked_recipe(source)
     findings = examine_recipe(source, state.console)
     image = build_recipe(source, found, tools)
-    verdict = smoke_recipe(source, found, image, tools, findings=findings, again=True)
-    state.console.verdict(verdict.result, verdict.cause)
-    return conclude(state, verdict)
+    return conclude(state, prove(source, found, image, tools, findings=findings, again=True))

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from builder.verify.verdict import Verdict
 
 RECIPE_PATH = click.Path(path_type=Path, dir_okay=False)
-RECIPE = click.argument("recipe", type=RECIPE_PATH, shell_complete=complete_recipes)
+
+
+def _remember(context: click.Context, _parameter: click.Parameter, value: Path) -> Path:
+    """Note which recipe a command works on: if a stage fails, its log is read with that recipe in mind."""
+    context.ensure_object(State).recipe = value
+    return value
+
+
+RECIPE = click.argument("recipe", type=RECIPE_PATH, shell_complete=complete_recipes, callback=_remember)
+SAVE_FINDING = "Write what cured a failure to findings/, where `diagnose` reads it."
 _EXIT = {"good": ExitCode.DONE, "bad": ExitCode.BAD, "unverified": ExitCode.UNVERIFIED}
 
 
@@ -28,6 +37,7 @@ class State:
 
     def __init__(self) -> None:
         self.console = Console()
+        self.recipe: Path | None = None
 
     def tools(self) -> Tools:
         """Return the tools of the road; opens the store, not yet the engine."""

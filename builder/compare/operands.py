@@ -16,6 +16,7 @@ from builder.recipe.workspace import workspace_of
 if TYPE_CHECKING:
     from builder.compare.side import Side
     from builder.lock.model import Lock
+    from builder.recipe.model import Recipe
     from builder.tools import Tools
 
 RECIPE_SUFFIXES = (".yaml", ".yml")
@@ -30,28 +31,30 @@ def read_operand(name: str, tools: Tools, root: Path = Path()) -> Side:
     """
     path = root / name
     if path.is_dir():
-        return lock_side(name, _folder_lock(path))
+        return lock_side(name, folder_lock(path))
     if path.is_file():
-        return lock_side(name, _recipe_lock(path, tools))
+        return lock_side(name, recipe_lock(path, tools))
     revision, colon, inside = name.partition(":")
     if name.endswith(RECIPE_SUFFIXES):
         if not colon:
             raise UsageError(f"{name}: no such recipe", remedy=FORMS)
-        return lock_side(name, _lock_at(revision, inside, root))
+        return lock_side(name, recipe_at(revision, inside, root)[1])
     facts = tools.engine.image_facts(name)
     if facts is None:
         raise UsageError(f"{name} is no file, no folder and no image of the local engine", remedy=FORMS)
     return image_side(name, facts, tools.engine)
 
 
-def _folder_lock(folder: Path) -> Lock:
+def folder_lock(folder: Path) -> Lock:
+    """Return the lock in a folder; raise UsageError if there is none."""
     lock = read_lock(folder, folder.resolve().name)
     if lock is None:
         raise UsageError(f"{folder}: no lock in this folder", remedy=FORMS)
     return lock
 
 
-def _recipe_lock(path: Path, tools: Tools) -> Lock:
+def recipe_lock(path: Path, tools: Tools) -> Lock:
+    """Return the lock of a recipe, with a warning if it is stale; raise StaleLockError if there is none."""
     source = read_recipe(path)
     folder = workspace_of(source).lock
     lock = read_lock(folder, source.recipe.name)
@@ -63,8 +66,8 @@ def _recipe_lock(path: Path, tools: Tools) -> Lock:
     return lock
 
 
-def _lock_at(revision: str, recipe: str, root: Path) -> Lock:
-    """Return the lock that a recipe had at a revision of the repository that the recipe lies in, not we."""
+def recipe_at(revision: str, recipe: str, root: Path) -> tuple[Recipe, Lock]:
+    """Return a recipe and its lock as they were at a revision of the repository that the recipe lies in, not we."""
     place, path = f"{revision}:{recipe}", (root / recipe).absolute()
     _check_revision(revision, path)
     text = _blob(revision, path)
@@ -77,7 +80,14 @@ def _lock_at(revision: str, recipe: str, root: Path) -> Lock:
     lock = parse_lock(lambda file: _blob(revision, folder / file), place=f"{revision}:{folder}", name=parsed.name)
     if lock is None:
         raise StaleLockError(f"{place}: there was no lock in {folder}", remedy="name a revision that has one")
-    return lock
+    return parsed, lock
+
+
+def recipes_at(revision: str, root: Path) -> tuple[str, ...]:
+    """Return the paths of all recipes that a project had at a revision; raise UsageError for one that git knows not."""
+    _check_revision(revision, root.absolute() / "recipes")
+    answer = run(["git", "ls-tree", "-r", "--name-only", "-z", revision, "./recipes"], cwd=root)
+    return tuple(name for name in answer.stdout.decode().split("\0") if name.endswith(RECIPE_SUFFIXES))
 
 
 def _project_of(path: Path) -> Path:

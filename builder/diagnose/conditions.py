@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from builder.diagnose.facts import KnownFacts
     from builder.diagnose.knowledge import Knowledge
-    from builder.diagnose.model import Value
     from builder.diagnose.observe import Hit, Observation
     from builder.diagnose.schema import Comparison, Condition
+    from builder.verify.reported import Value
 
 LINES_SHOWN = 2
 

@@ -8,20 +8,22 @@ from builder.diagnose.conditions import Scene
 from builder.diagnose.facts import gather_facts
 from builder.diagnose.judgement import causes_of, evidence_of, is_mild, suspects, unknown_cause
 from builder.diagnose.knowledge import knowledge_with
-from builder.diagnose.model import UNKNOWN, Diagnosis, Failure, Misleading
+from builder.diagnose.model import UNKNOWN, Diagnosis, Failure
 from builder.diagnose.observe import observe
 from builder.diagnose.reader import log_of, open_log
+from builder.verify.reported import Misleading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from builder.diagnose.judgement import Suspect
-    from builder.diagnose.model import Cause, Evidence, Phase
+    from builder.diagnose.model import Cause
     from builder.diagnose.observe import Hit
     from builder.diagnose.reader import Log, Readable
     from builder.lock.model import Lock
     from builder.recipe.model import Recipe
+    from builder.verify.reported import Evidence, Phase
 
 MOST_MISLEADING = 12
 _FRAME = (

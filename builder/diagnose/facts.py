@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from builder.diagnose.knowledge import Knowledge
-    from builder.diagnose.model import Value
     from builder.diagnose.observe import Hit, Observation
+    from builder.diagnose.schema import EnvFact
     from builder.lock.model import Lock
     from builder.recipe.model import Recipe
+    from builder.verify.reported import Value
 
 _ASSIGNMENT = re.compile(
     r"\b([a-z][a-z0-9_]{2,60})'?[=:] ?(?:'([^']{0,200})'|\"([^\"]{0,200})\"|(True|False|None|-?\d+(?:\.\d+)?)\b)"
@@ -76,15 +77,19 @@ def _from_log(got: _Gathering, seen: Observation, knowledge: Knowledge) -> None:
             for hit in seen.hits(knowledge.expand(version.lines))[:1]:
                 got.versions.setdefault(version.package, hit.holes["value"])
                 got.origins.setdefault(f"version:{version.package}", hit)
-        _environment(got, seen, file.env)
+        _environment(got, seen, knowledge, file.env)
         for gpu in file.gpus:
             if got.gpu is None and seen.hits(knowledge.expand(gpu.lines)):
                 got.gpu = (gpu.gpu, gpu.capability)
 
 
-def _environment(got: _Gathering, seen: Observation, names: Iterable[str]) -> None:
-    """Take variables from lines that set them, not from those that only propose it."""
-    for name in names:
+def _environment(got: _Gathering, seen: Observation, knowledge: Knowledge, variables: Iterable[EnvFact]) -> None:
+    """Take variables from lines that show what they do, and from those that set them, not from mere proposals."""
+    for known in variables:
+        name = known.variable
+        for hit in seen.hits(knowledge.expand(known.lines)):
+            got.env[name] = known.value
+            got.origins[f"env:{name}"] = hit
         for hit in seen.hits((environment_pattern(name),)):
             before, _, after = hit.line.text.partition(f"{name}=")
             value = re.match(r"['\"]?([\w./:+-]{0,120})", after)

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.diagnose.conditions import Held, holds
-from builder.diagnose.model import PHASE_NAMES, UNKNOWN, Cause, Edit, Evidence
+from builder.diagnose.model import UNKNOWN, Cause
 from builder.diagnose.schema import SURE
+from builder.verify.reported import PHASE_NAMES, Edit, Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from builder.diagnose.conditions import Scene
-    from builder.diagnose.model import Phase
     from builder.diagnose.observe import Hit
     from builder.diagnose.schema import Finding
     from builder.recipe.model import Recipe
+    from builder.verify.reported import Phase
 
 MOST = 0.97
 NOT_FIRST = 0.7
@@ -180,15 +181,17 @@ def causes_of(
         if suspect.finding.kind != found[0].finding.kind:
             confidence = min(confidence, NOT_FIRST)
         finding = suspect.finding
+        edits = tuple(_edits(suspect, found))
+        fitting = tuple(edit for edit in edits if _changes(edit, recipe))
         yield Cause(
             kind=finding.kind,
             confidence=confidence,
             evidence=tuple(evidence_of(hit, several=several) for hit in _shown(suspect, misleading)),
             remedy=finding.remedy,
-            edits=tuple(edit for edit in _edits(suspect, found) if _changes(edit, recipe)),
+            edits=fitting,
             finding=finding.name,
             cause=finding.cause,
-            because=suspect.because,
+            because=suspect.because if fitting else (*suspect.because, *_in_vain(edits)),
             sources=finding.sources,
         )
 
@@ -213,6 +216,13 @@ def _edits(suspect: Suspect, found: list[Suspect]) -> Iterator[Edit]:
                 yield edit
 
 
+def _in_vain(edits: Iterable[Edit]) -> Iterator[str]:
+    """Say that a recipe has all these settings already, and that the log shows a server without them."""
+    names = [edit.path.rpartition(".")[2] for edit in edits if edit.path.startswith("serve.")]
+    if names:
+        yield f"the recipe sets {', '.join(names)} already: this log is of a server that was started otherwise"
+
+
 def _changes(edit: Edit, recipe: Recipe | None) -> bool:
     """Whether an edit fits the recipe: not there already, and no version for what is pinned by commit."""
     if recipe is None:
@@ -223,10 +233,16 @@ def _changes(edit: Edit, recipe: Recipe | None) -> bool:
     if part == "serve" and recipe.serve is not None:
         group, _, name = rest.partition(".")
         held = recipe.serve.args if group == "args" else recipe.serve.env
-        return str(held.get(name)).lower() != str(edit.value).lower()
+        return _spelled(held.get(name)) != _spelled(edit.value)
     if part == "base":
         return recipe.base.debian not in (None, edit.value)
     return part != "cuda" or recipe.cuda != edit.value
+
+
+def _spelled(value: object) -> str:
+    """Return a setting's value in one spelling; servers know types by two names."""
+    said = str(value).lower()
+    return {"bf16": "bfloat16", "fp16": "float16"}.get(said, said)
 
 
 def _changes_stack(place: str, edit: Edit, recipe: Recipe) -> bool:

@@ -83,7 +83,7 @@ def _groups(file: KnowledgeFile) -> Iterator[tuple[str, ...]]:
     for finding in file.findings:
         for condition in (*finding.all, *finding.unless, *finding.support):
             yield condition.lines
-    for part in (file.misleading, file.markers, file.versions, file.settings, file.gpus):
+    for part in (file.misleading, file.markers, file.versions, file.settings, file.env, file.gpus):
         for entry in part:
             yield entry.lines
     yield from (file.starts, file.ready, file.alive, file.built, file.stopped, file.failures, file.consequences)
@@ -91,7 +91,7 @@ def _groups(file: KnowledgeFile) -> Iterator[tuple[str, ...]]:
         file.frames,
         file.asynchronous,
         file.setting_lines,
-        tuple(environment_pattern(name) for name in file.env),
+        tuple(environment_pattern(known.variable) for known in file.env),
     )
 
 

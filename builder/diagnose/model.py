@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
 from builder.document import Document
-
-Phase = Literal[
-    "unknown",
-    "resolve",
-    "wheel build",
-    "image build",
-    "container start",
-    "import",
-    "model load",
-    "cuda graph capture",
-    "prefill",
-    "decode",
-]
-PHASE_NAMES: tuple[Phase, ...] = get_args(Phase)
-Value = str | int | float | bool
-ClassName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
-Confidence = Annotated[float, Field(ge=0, le=1)]
+from builder.verify.reported import (
+    ClassName,
+    Confidence,
+    Edit,
+    Evidence,
+    Misleading,
+    Phase,
+    Reported,
+    ReportedCause,
+    Value,
+)
 
 UNKNOWN = "unknown"
-
-
-class Evidence(Document):
-    """A line of the log: its number from 1, its text without colours, its rank and file where there are several."""
-
-    line: int
-    text: str
-    rank: str | None = None
-    log: str | None = None
-
-
-class Misleading(Document):
-    """A line that looks guilty, and why it is not."""
-
-    line: int
-    text: str
-    why: str
-
-
-class Edit(Document):
-    """A change to the recipe: a dotted path into it (`serve.args.kv-cache-dtype`), the new value, the reason."""
-
-    path: Annotated[str, Field(pattern=r"^[a-z]+(\.[A-Za-z0-9_.+-]+)*$")]
-    value: Value | tuple[str, ...]
-    reason: str = ""
 
 
 class Cause(Document):
@@ -99,19 +68,17 @@ class Diagnosis(Document):
     facts: Facts = Facts()
     lines: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON document of `envbuild diagnose --json`: phase, causes, misleading."""
-        return {
-            "phase": self.phase,
-            "causes": [
-                {
-                    "class": cause.kind,
-                    "confidence": cause.confidence,
-                    "evidence": [evidence.to_plain() for evidence in cause.evidence],
-                    "remedy": cause.remedy,
-                    "edits": [edit.to_plain() for edit in cause.edits],
-                }
-                for cause in self.causes
-            ],
-            "misleading": [line.to_plain() for line in self.misleading],
-        }
+    @property
+    def reported(self) -> Reported:
+        """What a verdict and `envbuild diagnose --json` say of it."""
+        causes = tuple(
+            ReportedCause(
+                kind=cause.kind,
+                confidence=cause.confidence,
+                evidence=cause.evidence,
+                remedy=cause.remedy,
+                edits=cause.edits,
+            )
+            for cause in self.causes
+        )
+        return Reported(phase=self.phase, causes=causes, misleading=self.misleading)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from builder.diagnose.line import LogLine
 from builder.diagnose.listening import Listener
-from builder.diagnose.model import PHASE_NAMES, Phase
 from builder.diagnose.reader import Log, blocks
+from builder.verify.reported import PHASE_NAMES, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

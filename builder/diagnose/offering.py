@@ -12,7 +12,8 @@ from builder.document import canonical_yaml
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from builder.diagnose.model import Diagnosis, Edit
+    from builder.diagnose.model import Diagnosis
+    from builder.verify.reported import Edit
 
 _LEARNED = 0.7
 _SPECIAL = re.compile(r"[\\<>{}*^$]")

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, runtime_checkable
 
 from isal import isal_zlib
 
-from builder.errors import UsageError
+from builder.errors import InvalidDocumentError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 BLOCK = 1 << 18
+MOST_CONTROLS = 0.05  # of the first bytes; more means that this is no text
+_TEXT = bytes(byte for byte in range(256) if (byte >= 32 and byte != 127) or byte in b"\t\n\r\f\b\a\x1b")
 _GZIP = b"\x1f\x8b"
 _GZIP_WINDOW = 31
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-9;?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -33,10 +35,14 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Log:
-    """A log to read once: its name as evidence shows it, and its bytes piece by piece."""
+    """A log to read once: its name as evidence shows it, and its bytes piece by piece.
+
+    One that a person named, `checked`, is an InvalidDocumentError if it is empty or no text.
+    """
 
     name: str
     pieces: Iterator[bytes]
+    checked: bool = False
 
 
 def open_log(path: Path) -> Log:
@@ -46,7 +52,8 @@ def open_log(path: Path) -> Log:
     except OSError as error:
         remedy = "give the path of a log, or - for standard input"
         raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=remedy) from None
-    return Log(name=str(path), pieces=_pieces(stream))
+    name = "standard input" if str(path) == "-" else str(path)
+    return Log(name=name, pieces=_pieces(stream), checked=True)
 
 
 def log_of(lines: Readable | Iterable[str] | Iterable[bytes], *, name: str = "log") -> Log:
@@ -60,7 +67,7 @@ def blocks(log: Log) -> Iterator[bytes]:
     """Yield whole lines in blocks of about 256 KiB; a line longer than that is cut."""
     waiting: list[bytes] = []
     size = 0
-    for piece in _plain(log.pieces):
+    for piece in _text(log) if log.checked else _plain(log.pieces):
         waiting.append(piece)
         size += len(piece)
         if size >= BLOCK:
@@ -70,6 +77,28 @@ def blocks(log: Log) -> Iterator[bytes]:
     if size:
         last = b"".join(waiting)
         yield _clean(last if last.endswith(b"\n") else last + b"\n")
+
+
+def _text(log: Log) -> Iterator[bytes]:
+    """Yield the bytes of a log; raise InvalidDocumentError if there are none, or if they are no text."""
+    empty = True
+    for piece in _plain(_not_empty(log)):
+        if empty and len(piece.translate(None, _TEXT)) > len(piece) * MOST_CONTROLS:
+            raise InvalidDocumentError(f"{log.name}: this is no text", remedy="give the log itself, plain or gzip")
+        empty = empty and not piece
+        yield piece
+    if empty:
+        raise InvalidDocumentError(
+            f"{log.name}: a damaged gzip file: nothing can be unpacked", remedy="give the log itself, plain or gzip"
+        )
+
+
+def _not_empty(log: Log) -> Iterator[bytes]:
+    piece = next(log.pieces, b"")
+    if not piece:
+        raise InvalidDocumentError(f"{log.name}: empty: there is nothing to diagnose", remedy="was the log kept?")
+    yield piece
+    yield from log.pieces
 
 
 def _split(data: bytes) -> tuple[bytes, bytes]:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.diagnose.knowledge import Knowledge
-    from builder.diagnose.model import Cause, Diagnosis, Evidence
+    from builder.diagnose.model import Cause, Diagnosis
     from builder.diagnose.schema import Finding
+    from builder.verify.reported import Evidence
 
 WIDTH = 160
 _UNKNOWN_TEXT = (

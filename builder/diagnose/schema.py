@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, Field, model_validator
 
-from builder.diagnose.model import ClassName, Confidence, Edit, Phase, Value
 from builder.diagnose.pattern import PatternError, pattern_of
 from builder.document import Document
+from builder.verify.reported import ClassName, Confidence, Edit, Phase, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,6 +159,14 @@ class SettingFact(Document):
     value: Value | None = None
 
 
+class EnvFact(Document):
+    """An environment variable that logs may set, and lines that show that the server ran as with `value`."""
+
+    variable: str
+    lines: Lines = ()
+    value: str = ""
+
+
 class GpuFact(Document):
     """A GPU by the texts that name it, with its compute capability."""
 
@@ -203,6 +211,6 @@ class KnowledgeFile(Document):
     versions: tuple[VersionFact, ...] = ()
     settings: tuple[SettingFact, ...] = ()
     setting_lines: tuple[Line, ...] = ()
-    env: tuple[str, ...] = ()
+    env: tuple[EnvFact, ...] = ()
     gpus: tuple[GpuFact, ...] = ()
     pins: tuple[Pins, ...] = ()

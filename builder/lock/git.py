@@ -102,6 +102,20 @@ def fetch_commit(
     return checkout
 
 
+def commits_between(checkout: Checkout, good: str) -> tuple[str, ...]:
+    """Return the commits after `good` up to the one checked out, oldest first, along first parents.
+
+    The repository must have its history. Raise ResolveError if `good` is not in it.
+    """
+    if not checkout.has_ancestor(good):
+        raise ResolveError(
+            f"{checkout.place}: {good} is not in the history of {checkout.commit}",
+            remedy="give the older commit first: the good one must come before the bad one",
+        )
+    listed = checkout.git("rev-list", "--reverse", "--first-parent", f"{good}..{checkout.commit}")
+    return tuple(listed.stdout.decode().split())
+
+
 def export_commit(checkout: Checkout, store: Store, settings: Settings) -> Export:
     """Return the files of a commit and of its submodules, raw as they are in the objects.
 

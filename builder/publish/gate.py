@@ -11,7 +11,7 @@ from builder.errors import NotVerifiedError, StaleLockError
 from builder.lock.stage import locked_recipe
 from builder.recipe.workspace import workspace_of
 from builder.verify.record import read_verdict
-from builder.verify.smoke import suite_digest
+from builder.verify.smoke import served_digest, suite_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +91,8 @@ def _reasons(source: RecipeFile, lock: Lock, verdict: Verdict) -> Iterator[str]:
         yield "its lock has changed since it was proven"
     if verdict.suite_digest != suite_digest():
         yield "the checks have changed since it was proven"
+    if verdict.served != served_digest(recipe):
+        yield "its `serve` has changed since it was proven"
     missing = [level for level in recipe.smoke.require if level not in verdict.required]
     if missing:
         yield f"it requires {', '.join(missing)} since it was proven"

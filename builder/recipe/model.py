@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 DebianSuite = Literal["bookworm", "trixie"]
-CheckName = Literal["static", "dry-run", "cpu-decode", "gpu-decode", "target-decode"]
+CheckName = Literal["static", "dry-run", "cpu-decode", "program", "gpu-decode", "target-decode"]
 
 # What each pattern below means, for the person whose text does not match it.
 FORMS: dict[str, str] = {}
@@ -237,8 +237,21 @@ class Smoke(Document):
         tuple[CheckName, ...],
         _list("the checks that must pass for `good`; one that cannot run makes the result unverified", least=1),
     ] = ("static", "cpu-decode")
+    program: Annotated[
+        tuple[str, ...],
+        _list(
+            "a command of your own that is run in the image, followed by the options of `serve.args` and with the "
+            "variables of `serve.env`; the check `program` passes if it ends with exit code 0"
+        ),
+    ] = ()
     memory: Annotated[Size, _says("the memory of the smoke test's container")] = "4g"
     timeout: Annotated[int, Field(ge=10), _says("seconds until the smoke test is given up")] = 600
+
+    @model_validator(mode="after")
+    def _program_is_given(self) -> Smoke:
+        if bool(self.program) != ("program" in self.require):
+            raise ValueError("the check `program` in `require` and the command in `program` go together")
+        return self
 
 
 def _not_empty(value: dict[str, Package]) -> dict[str, Package]:

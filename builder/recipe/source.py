@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecipeFile:
-    """A recipe and where it was read: relative paths in it start at `folder`, `places` are lines and columns from 1."""
+    """A recipe and where it was read: relative paths in it start at `folder`, `places` are lines and columns from 1.
+
+    A variant of a recipe has a `root` of its own for lock and verdict, and a `tag` of its own for its image.
+    """
 
     path: Path
     recipe: Recipe
+    root: Path | None = None
+    tag: str = "latest"
     places: Mapping[Location, Place] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -37,6 +37,8 @@ class Workspace:
 def workspace_of(source: RecipeFile) -> Workspace:
     """Return the workspace of a recipe file: the folder above the nearest `recipes`, else the recipe's own folder."""
     path, name = source.path.resolve(), source.recipe.name
+    if source.root is not None:
+        return Workspace(root=source.root, name=name)
     for folder in path.parents:
         if folder.name == "recipes":
             return Workspace(root=folder.parent, name=name)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from builder.document import Document, canonical_json
 from builder.engine import Mount
-from builder.verify.inside import ProbeAnswer, run_probe
+from builder.verify.inside import ProbeAnswer, run_probe, with_log
 from builder.verify.oracle import BAND, EXACT, Figures, Judgement, Observation, judge_answer
 from builder.verify.tiny.config import SMALL
 from builder.verify.tiny.deviations import deviation_among
@@ -77,7 +77,7 @@ def cpu_decode(
         timeout=timeout,
         on_line=on_line,
     )
-    return decode_check(answer, model)
+    return with_log(decode_check(answer, model), answer, store)
 
 
 def decode_check(answer: ProbeAnswer, model: TinyModel) -> Check:

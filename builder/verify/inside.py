@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from builder.engine import Engine
+    from builder.store import Store
+    from builder.verify.verdict import Check
 
 SOURCE = Path(builder.__file__).parent
 TAIL_LINES = 20
@@ -74,6 +76,22 @@ def last_report(stdout: bytes) -> dict[str, Any] | None:
     except json.JSONDecodeError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def with_log(check: Check, answer: ProbeAnswer, store: Store) -> Check:
+    """Return a check that failed with the log of its container, kept in the store; any other as it is.
+
+    The lines that prove a failure are in a probe's report, so they are written below what the container said.
+    """
+    if check.outcome != "failed":
+        return check
+    ended = answer.exit
+    log = ended.stdout + ended.stderr if answer.report is None else ended.stderr + _lines_of(check)
+    return check.model_copy(update={"log": store.add_bytes(log)})
+
+
+def _lines_of(check: Check) -> bytes:
+    return "".join(f"{line}\n" for line in (*check.evidence, f"{check.name}: {check.summary}")).encode()
 
 
 def tail_of(ended: Exit) -> tuple[str, ...]:

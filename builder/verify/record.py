@@ -37,5 +37,5 @@ def _is_same_proof(path: Path, verdict: Verdict) -> bool:
 
 
 def _timeless(verdict: Verdict) -> Verdict:
-    checks = tuple(check.model_copy(update={"figures": {}}) for check in verdict.checks)
+    checks = tuple(check.model_copy(update={"figures": {}, "log": None}) for check in verdict.checks)
     return verdict.model_copy(update={"finished": "", "engine": {}, "checks": checks})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from builder.engine import Engine
-    from builder.recipe.model import Smoke
+    from builder.recipe.model import Recipe, Serve, Smoke
     from builder.recipe.targets import GpuTarget
     from builder.store import Store
     from builder.verify.verdict import Level
@@ -34,6 +34,8 @@ class Subject:
     installed: tuple[tuple[str, str], ...]
     built: tuple[str, ...]
     stack: tuple[str, ...]
+    serve: Serve | None = None
+    served: str | None = None
     waived: dict[str, str] = field(default_factory=dict)
 
 
@@ -42,6 +44,12 @@ def suite_digest() -> str:
     checks = Path(builder.verify.__file__).parent
     ground = (checks.parent / "elf.py", checks.parent / "fatbin.py")
     return key_of([tree_digest(checks), *(sha256_file(path) for path in ground)])
+
+
+def served_digest(recipe: Recipe) -> str | None:
+    """Return the sha256 over how a recipe is served, None where no check that it requires depends on that."""
+    needed = recipe.serve is not None and not SERVED.isdisjoint(recipe.smoke.require)
+    return key_of(recipe.serve.to_plain()) if recipe.serve is not None and needed else None
 
 
 def smoke_image(
@@ -63,6 +71,7 @@ def smoke_image(
         lock_digest=subject.lock_digest,
         image_id=subject.image_id,
         suite_digest=suite_digest(),
+        served=subject.served,
         waived=subject.waived,
         engine={"version": facts.version, "operating_system": facts.operating_system},
         required=smoke.require,
@@ -71,13 +80,16 @@ def smoke_image(
     )
 
 
-_LEVELS: tuple[Level, ...] = ("static", "dry-run", "cpu-decode", "gpu-decode", "target-decode")
+_LEVELS: tuple[Level, ...] = ("static", "dry-run", "cpu-decode", "program", "gpu-decode", "target-decode")
+SERVED: frozenset[Level] = frozenset({"dry-run", "program", "gpu-decode", "target-decode"})
+"""The levels whose outcome depends on the recipe's `serve`."""
 
 
 def _run_level(
     level: Level, subject: Subject, smoke: Smoke, *, engine: Engine, store: Store, on_line: Callable[[str], None]
 ) -> tuple[Check, ...]:
     from builder.verify.decode import cpu_decode  # noqa: PLC0415 - NumPy is slow to import, and rarely needed
+    from builder.verify.program import program_check  # noqa: PLC0415
     from builder.verify.static import static_checks  # noqa: PLC0415
 
     memory = int(smoke.memory[:-1]) * _UNITS[smoke.memory[-1]]
@@ -103,6 +115,18 @@ def _run_level(
                 store=store,
                 memory=memory,
                 timeout=float(smoke.timeout),
+                on_line=on_line,
+            ),
+        )
+    if level == "program":
+        return (
+            program_check(
+                engine,
+                image=subject.image_id,
+                smoke=smoke,
+                serve=subject.serve,
+                store=store,
+                memory=memory,
                 on_line=on_line,
             ),
         )

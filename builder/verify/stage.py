@@ -12,11 +12,11 @@ from builder.recipe.workspace import workspace_of
 from builder.store import mended
 from builder.tools import show_lines
 from builder.verify.record import write_verdict
-from builder.verify.smoke import Subject, smoke_image, suite_digest
+from builder.verify.smoke import Subject, served_digest, smoke_image, suite_digest
 from builder.verify.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from builder.build.assembly import BuiltImage
     from builder.lock.model import Lock
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from builder.recipe.source import RecipeFile
     from builder.store import Store
     from builder.tools import Tools
+    from builder.verify.reported import Reported
+
+    Explain = Callable[[Verdict], Reported | None]
 
 
 def smoke_recipe(
@@ -35,19 +38,23 @@ def smoke_recipe(
     *,
     findings: Iterable[Finding] = (),
     again: bool = False,
+    explain: Explain | None = None,
 ) -> Verdict:
     """Prove an image, unless this machine has proven the same image by the same checks before (and not `again`).
 
-    Rules of preflight that the recipe waives are written into the verdict.
+    Rules of preflight that the recipe waives are written into the verdict, and what `explain` makes of a bad one.
     """
     recipe, path = source.recipe, workspace_of(source).verdict
     waived = {finding.rule: finding.waived for finding in findings if finding.waived is not None}
-    key = key_of([image.image_id, suite_digest(), recipe.smoke.to_plain(), recipe.target.to_plain(), waived])
+    served = served_digest(recipe)
+    key = key_of([image.image_id, suite_digest(), recipe.smoke.to_plain(), recipe.target.to_plain(), waived, served])
     with tools.store.exclusive(f"verdict-{key}"):
         verdict = None if again else _kept_verdict(key, tools.store)
         if verdict is None:
             subject = _subject(source, locked, image, waived)
             verdict = mended(tools.store, lambda: _prove(subject, recipe.smoke, image, tools), tools.console.warn)
+            if explain is not None and verdict.result == "bad":
+                verdict = verdict.model_copy(update={"diagnosis": explain(verdict)})
             tools.store.keep_result("verdict", key, verdict.to_plain())
         else:
             tools.console.current("verdict")
@@ -78,6 +85,8 @@ def _subject(source: RecipeFile, locked: Lock, image: BuiltImage, waived: dict[s
         image_id=image.image_id,
         lock_digest=locked.digest,
         waived=waived,
+        serve=recipe.serve,
+        served=served_digest(recipe),
         target=find_target(recipe.target.gpu),
         installed=image.installed,
         built=built_packages(recipe),

@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 from builder.document import canonical_json, write_atomic
 from builder.engine import Mount
 from builder.verify.device_code import device_code_check
-from builder.verify.inside import run_probe
+from builder.verify.inside import run_probe, with_log
 from builder.verify.static_report import StaticReport, first_of, shortened
 from builder.verify.verdict import Check, Outcome
 
@@ -70,11 +70,12 @@ def static_checks(
     if answer.report is None:
         return tuple(_not_run(name, answer) for name in NAMES)
     report = StaticReport.from_json(canonical_json(answer.report), source="the static probe's report")
-    return (
+    checks = (
         installed_check(report, locked),
         device_code_check(report, capability=capability, target_name=target_name, built=built),
         imports_check(report),
     )
+    return tuple(with_log(check, answer, store) for check in checks)
 
 
 def _not_run(name: str, answer: ProbeAnswer) -> Check:

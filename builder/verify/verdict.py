@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import model_validator
 
 from builder.document import Document
+from builder.verify.reported import Reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Outcome = Literal["passed", "failed", "skipped"]
 Result = Literal["good", "bad", "unverified"]
-Level = Literal["static", "dry-run", "cpu-decode", "gpu-decode", "target-decode"]
+Level = Literal["static", "dry-run", "cpu-decode", "program", "gpu-decode", "target-decode"]
 
 
 class Check(Document):
-    """One check: its level, what it saw in one sentence, its figures, and the lines that prove it."""
+    """One check: its level, what it saw in one sentence, its figures, and the lines that prove it.
+
+    `log` is the sha256 of all that a failed check's container wrote, in the store of the machine that ran it.
+    """
 
     name: str
     level: Level
@@ -25,12 +29,14 @@ class Check(Document):
     summary: str
     figures: dict[str, str | int | float | bool] = {}
     evidence: tuple[str, ...] = ()
+    log: str | None = None
 
 
 class Verdict(Document):
     """What is proven of one image. `result` is good only if every required level passed; skipped is not passed.
 
-    `waived` are the rules of preflight that the recipe overrules, with its reasons.
+    `served` is the sha256 over the recipe's `serve`, where a required check depends on it. `waived` are the rules of
+    preflight that the recipe overrules, with its reasons; `diagnosis` is what the log of the failed check says.
     """
 
     version: Literal[1] = 1
@@ -43,7 +49,9 @@ class Verdict(Document):
     engine: dict[str, str]
     required: tuple[Level, ...]
     checks: tuple[Check, ...]
+    served: str | None = None
     waived: dict[str, str] = {}
+    diagnosis: Reported | None = None
     finished: str
 
     @model_validator(mode="after")

@@ -87,6 +87,19 @@ def test_a_recipe_that_already_serves_with_bfloat16_rules_the_fp8_cache_out() ->
     assert diagnosis.causes[0].finding == "flashinfer-fp4-gemm-race"
 
 
+def test_what_the_log_shows_overrules_what_the_recipe_wishes_and_the_cause_says_so() -> None:
+    recipe = _recipe(
+        args={"kv-cache-dtype": "bf16", "attention-backend": "flashinfer"},
+        env={"SGLANG_ENABLE_JIT_DEEPGEMM": "0", "SGLANG_ENABLE_DEEP_GEMM": "0"},
+    )
+    causes = {cause.finding: cause for cause in diagnose(FOUNDING, recipe=recipe).causes}
+    assert next(iter(causes)) == "fp8-kv-cache-without-scales"
+    assert "deepgemm-ue8m0-scales" in causes
+    for name in ("fp8-kv-cache-without-scales", "deepgemm-ue8m0-scales"):
+        assert causes[name].edits == ()
+        assert "already: this log is of a server that was started otherwise" in causes[name].because[-1]
+
+
 def test_edits_that_the_recipe_already_holds_are_not_proposed() -> None:
     recipe = _recipe(env={"SGLANG_ENABLE_DEEP_GEMM": "0"})
     edits = [edit.path for cause in diagnose(FOUNDING, recipe=recipe).causes for edit in cause.edits]
@@ -185,7 +198,7 @@ def test_a_start_that_failed_before_a_good_one_is_forgiven_and_a_crash_while_ser
 
 
 def test_json_has_exactly_the_keys_that_the_command_promises() -> None:
-    document = diagnose(FOUNDING).to_json()
+    document = diagnose(FOUNDING).reported.to_plain()
     assert list(document) == ["phase", "causes", "misleading"]
     assert list(document["causes"][0]) == ["class", "confidence", "evidence", "remedy", "edits"]
     assert document["causes"][0]["evidence"][-1] == {
@@ -193,7 +206,7 @@ def test_json_has_exactly_the_keys_that_the_command_promises() -> None:
         "text": "torch.AcceleratorError: CUDA error: device-side assert triggered",
     }
     assert document["causes"][0]["edits"][0]["path"] == "serve.args.kv-cache-dtype"
-    assert diagnose([]).to_json() == {"phase": "unknown", "causes": [], "misleading": []}
+    assert diagnose([]).reported.to_plain() == {"phase": "unknown", "causes": [], "misleading": []}
 
 
 def test_line_numbers_count_newlines_whatever_stands_between_them() -> None:

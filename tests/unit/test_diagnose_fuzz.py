@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from builder.diagnose import diagnose, render
 from builder.diagnose.knowledge import built_in
-from builder.diagnose.model import PHASE_NAMES
 from builder.diagnose.reader import BLOCK, Log, blocks
 from builder.diagnose.sieve import LONGEST_LINE, Sieve
+from builder.verify.reported import PHASE_NAMES
 
 CASES = Path(__file__).parent.parent / "cases" / "diagnose" / "given"
 KNOWN = sorted({line for path in CASES.glob("*.yaml") for line in yaml.safe_load(path.read_text("utf-8"))["log"]})

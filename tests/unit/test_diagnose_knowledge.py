@@ -12,13 +12,13 @@ import pytest
 
 from builder.diagnose import Edit, diagnose, offered_finding
 from builder.diagnose.knowledge import built_in, knowledge_with
-from builder.diagnose.model import PHASE_NAMES
 from builder.diagnose.pattern import ANCHOR, Pattern, PatternError, fold
 from builder.diagnose.reference import PAGE, diagnosis_files, reference_page
 from builder.diagnose.schema import SURE
 from builder.diagnose.sieve import Sieve
 from builder.errors import InvalidDocumentError
 from builder.recipe.generated import stale_generated, write_generated
+from builder.verify.reported import PHASE_NAMES
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLES = {

@@ -61,6 +61,7 @@ REFUSALS: dict[str, tuple[Callable[[Project], object], str]] = {
     "a changed lock": (relock, "its lock has changed since it was proven"),
     "a stale lock": (lambda project: rewrite(project, 'foo: "1.0"', 'foo: "1.1"'), "the lock in .* is stale"),
     "changed checks": (lambda project: prove(project, suite_digest="0" * 64), "the checks have changed"),
+    "another serve": (lambda project: prove(project, served="0" * 64), "its `serve` has changed since it was proven"),
     "a check that is required since": (
         lambda project: rewrite(project, "require: [static]", "require: [static, cpu-decode]"),
         "it requires cpu-decode since it was proven",

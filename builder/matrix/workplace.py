@@ -1,0 +1,49 @@
+"""Where the variants of a search or a bisection live, how they are shown while they run, and how they are cleared."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from builder.console import InnerConsole
+from builder.document import key_of
+from builder.matrix.trial import TAG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from builder.matrix.outcome import Outcome
+    from builder.tools import Tools
+
+FOLDER = "searches"
+VARIANTS = "variants"
+
+
+@contextmanager
+def workplace(name: str, question: object, tools: Tools) -> Iterator[Path]:
+    """Give the folder of a search in the store, the same for the same question; nobody else works on it meanwhile."""
+    key = key_of(question)[:12]
+    folder = tools.store.root / FOLDER / f"{name}-{key}"
+    with tools.store.exclusive(f"search-{key}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+
+
+def shown_run(text: str, tools: Tools, run: Callable[[Tools], Outcome]) -> Outcome:
+    """Run a variant as one step that ends with its outcome; `--verbose` shows everything that the stages say."""
+    with tools.console.step(text) as step:
+        console = tools.console if tools.console.verbose else InnerConsole(step)
+        inner = replace(tools, console=console, connect=lambda: tools.engine)
+        outcome = run(inner)
+        step.end(outcome.result if outcome.result == "good" else f"{outcome.result}: {outcome.cause}")
+    return outcome
+
+
+def clear(folder: Path, name: str, outcomes: list[Outcome], tools: Tools) -> None:
+    """Remove the locks of the variants and the tags of their images; layers, wheels and verdicts stay in the store."""
+    shutil.rmtree(folder / VARIANTS, ignore_errors=True)
+    for digest in sorted({outcome.lock_digest for outcome in outcomes if outcome.lock_digest and outcome.image_id}):
+        tools.engine.remove_image(f"envbuild/{name}:{TAG}{digest[:12]}")
