@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from builder.build.assembly import build_image, built_image, plan_image
 from builder.build.base import base_identity, bootstrap_base, debs_folder, find_base
+from builder.build.compression import COMPRESSIONS, ZSTD, ZSTD_ENGINE
 from builder.build.image import chain_ids
 from builder.build.layers import image_layers, load_base, make_base_layer
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
@@ -26,6 +27,7 @@ from builder.tools import show_lines, show_progress
 if TYPE_CHECKING:
     from builder.build.assembly import BuiltImage, ImagePlan
     from builder.build.base import RootFilesystem
+    from builder.build.compression import Compression
     from builder.build.image import Layer
     from builder.build.wheels import BuiltWheel, WheelJob
     from builder.console import Console
@@ -108,7 +110,8 @@ def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
 
 
 def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
-    base = _base(locked, tools)
+    _warn_of_zstd(plan, tools)
+    base = _base(locked, tools, plan.terms.codec)
     _fetch(source, locked, tools)
     with tools.console.step(f"assemble {plan.reference}") as step:
         image = build_image(
@@ -121,6 +124,16 @@ def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -
         )
         step.end(image.image_id[:19])
     return image
+
+
+def _warn_of_zstd(plan: ImagePlan, tools: Tools) -> None:
+    version = tools.engine.facts().version
+    major = version.partition(".")[0]
+    if plan.terms.codec is ZSTD and major.isdigit() and int(major) < ZSTD_ENGINE:
+        tools.console.warn(
+            f"Engine {version} gets this image unpacked from here, but cannot pull it: layers in zstd need Engine "
+            f"{ZSTD_ENGINE}.0 or newer (`compression: gzip` serves all)"
+        )
 
 
 def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | None:
@@ -166,10 +179,10 @@ def _fetch_base(locked: Lock, tools: Tools) -> None:
         fetch_image(base, tools.store, tools.settings, show_progress(step))
 
 
-def _base(locked: Lock, tools: Tools) -> tuple[Layer, ...]:
+def _base(locked: Lock, tools: Tools, compression: Compression) -> tuple[Layer, ...]:
     rootfs = _rootfs(locked, tools)
     if rootfs is not None:
-        layers: tuple[Layer, ...] = (make_base_layer(rootfs.sha256, store=tools.store),)
+        layers: tuple[Layer, ...] = (make_base_layer(rootfs.sha256, store=tools.store, compression=compression),)
     else:
         layers = image_layers(locked.file.base) if locked.file.base else ()
         tools.store.keep_result("base", base_identity(locked), {"diff_id": chain_ids(layers)[-1]})
@@ -225,7 +238,7 @@ def _toolchain(source: RecipeFile, locked: Lock, tools: Tools) -> str:
     files, key = render_dockerfiles(source.recipe, locked), toolchain_of(source, locked)
     if has_toolchain(key, tools.engine, tools.store):
         return toolchain_tag(key)
-    base = _base(locked, tools)
+    base = _base(locked, tools, COMPRESSIONS[source.recipe.compression])
     debs = locked.toolchain_debs
     wheels = (*locked.toolchain_wheels, *locked.compiler_wheels)
     with tools.console.step(f"build the toolchain: {len(debs)} packages, {len(wheels)} wheels") as step:
