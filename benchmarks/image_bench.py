@@ -170,10 +170,6 @@ class Bench:
         finally:
             client.close()
 
-    def wheel_bytes(self) -> int:
-        """Return the bytes of the wheels of the first lock."""
-        return sum(wheel.size for wheel in locked_recipe(read_recipe(self.recipe(0))).wheels)
-
     def size_of(self, tag: str) -> int:
         """Return the bytes of an image of the engine."""
         return next(image.size for image in self.tools.engine.local_images() if tag in image.references)
