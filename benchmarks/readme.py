@@ -26,9 +26,10 @@ def page(records: list[dict[str, Any]]) -> str:
 
 def _row(record: dict[str, Any]) -> str:
     met = "yes" if record["met"] else "**no**"
-    peer = f"`{record['peer']}` ({record['peer_version']})"
+    peer = f"`{record['peer']}`" + (f" ({record['peer_version']})" if record["peer_version"] else "")
+    script, _, part = str(record["name"]).partition(": ")
     cells = (
-        f"`python benchmarks/{record['name']}.py`",
+        f"`python benchmarks/{script}.py`" + (f": {part}" if part else ""),
         record["compared"],
         peer,
         record["ratio"],

@@ -96,12 +96,16 @@ class ImageLayer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageFacts:
-    """What a local image says of itself: its id, its layers from the bottom, its variables and labels."""
+    """What a local image says of itself: its id, its layers from the bottom, its variables and labels.
+
+    `run` is how it runs, as far as it says so: the fields Cmd, Entrypoint, User and WorkingDir of its config.
+    """
 
     image_id: str
     layers: tuple[ImageLayer, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    run: Mapping[str, object] = field(default_factory=dict)
 
 
 def chain_of(diff_ids: Iterable[str]) -> tuple[str, ...]:

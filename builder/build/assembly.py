@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import canonicalize_name
+
 from builder.build.bytecode import byte_code_key
 from builder.build.environment import image_environment, image_labels
 from builder.build.image import ImageSettings, Layer, assemble, load_image
 from builder.build.layerplan import plan_layers
 from builder.build.layers import (
     LAYOUT,
+    LayerTerms,
     base_layer_key,
     find_base_layer,
     find_layers,
@@ -18,7 +21,8 @@ from builder.build.layers import (
     layer_key,
     make_layers,
 )
-from builder.build.tarlayer import COMPRESSOR, Blob
+from builder.build.papers import image_papers, papers_key
+from builder.build.tarlayer import Blob
 from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
 from builder.document import key_of
@@ -27,9 +31,11 @@ from builder.registry.share import NO_SHARE
 from builder.store import prove_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from builder.build.image import Image
+    from builder.build.layerplan import LayerPlan
+    from builder.build.tarlayer import File
     from builder.build.wheelfile import WheelLayout
     from builder.build.wheels import BuiltWheel
     from builder.engine import Engine
@@ -49,10 +55,16 @@ class ImagePlan:
     name: str
     base_key: str
     wheels: tuple[WheelInput, ...]
-    venv: Venv
+    terms: LayerTerms
     settings: ImageSettings
+    papers: tuple[File, ...]
+    stack: tuple[str, ...]
     base_layers: tuple[Layer, ...] = ()
     tag: str = "latest"
+
+    def layers(self, layouts: Iterable[WheelLayout]) -> tuple[LayerPlan, ...]:
+        """Return the layers to make of the wheels' layouts."""
+        return plan_layers(layouts, self.papers, self.stack)
 
     @property
     def key(self) -> str:
@@ -60,13 +72,15 @@ class ImagePlan:
         return key_of(
             {
                 "layout": LAYOUT,
-                "compressor": COMPRESSOR,
+                "compressor": self.terms.codec.compressor,
                 "base": self.base_key,
-                "python": self.venv.python,
+                "python": self.terms.venv.python,
                 "wheels": [[wheel.filename, wheel.sha256] for wheel in self.wheels],
                 "epoch": self.settings.epoch,
                 "environment": dict(self.settings.environment),
                 "labels": dict(self.settings.labels),
+                "papers": papers_key(self.papers),
+                "stack": list(self.stack),
             }
         )
 
@@ -108,14 +122,21 @@ def plan_image(
         name=recipe.name,
         base_key=base_key,
         wheels=tuple(sorted(inputs, key=lambda wheel: wheel.name)),
-        venv=Venv(python=recipe.python, home=lock.interpreter_folder),
+        terms=LayerTerms(
+            venv=Venv(python=recipe.python, home=lock.interpreter_folder),
+            python=base_key,
+            epoch=lock.epoch,
+            compression=recipe.compression,
+        ),
         tag=tag,
         settings=ImageSettings(
             epoch=lock.epoch,
-            environment=image_environment(lock),
+            environment=image_environment(recipe, lock),
             labels=image_labels(recipe, lock),
             workdir="/" if lock.file.base else None,
         ),
+        papers=image_papers(recipe, lock),
+        stack=tuple(sorted(map(canonicalize_name, recipe.stack))),
         base_layers=image_layers(lock.file.base) if lock.file.base else (),
     )
 
@@ -139,13 +160,11 @@ def build_image(
 ) -> BuiltImage:
     """Make the layers that are missing, assemble the image, load it into the engine and record it."""
     layouts = _layouts(plan, store)
-    plans = plan_layers(layouts)
+    plans, codec = plan.layers(layouts), plan.terms.codec
     layers = make_layers(
         plans,
         base=base,
-        venv=plan.venv,
-        python=plan.base_key,
-        epoch=plan.settings.epoch,
+        terms=plan.terms,
         engine=engine,
         store=store,
         on_progress=on_progress,
@@ -159,11 +178,13 @@ def build_image(
         "image_id": image.config_digest,
         "manifest_digest": image.manifest_digest,
         "layers": [
-            *([] if plan.base_layers else [base_layer_key(base[0].blob.diff_id.removeprefix("sha256:"))]),
-            *(layer_key(item, venv=plan.venv, python=plan.base_key, epoch=plan.settings.epoch) for item in plans),
+            *([] if plan.base_layers else [base_layer_key(base[0].blob.diff_id.removeprefix("sha256:"), codec)]),
+            *(layer_key(item, plan.terms) for item in plans),
         ],
         "byte_code": [
-            byte_code_key(layout, plan.venv, plan.base_key) for layout in layouts if layout.sources(plan.venv)
+            byte_code_key(layout, plan.terms.venv, plan.base_key)
+            for layout in layouts
+            if layout.sources(plan.terms.venv)
         ],
     }
     store.keep_result("image", plan.key, record)
@@ -193,9 +214,13 @@ def _layers_in(record: Mapping[str, Any], store: Store) -> tuple[Layer, ...] | N
 
 def _find_layers(plan: ImagePlan, store: Store) -> tuple[Layer, ...] | None:
     base = _found_base(plan, store)
-    plans = plan_layers(_layouts(plan, store))
-    blobs = find_layers(plans, venv=plan.venv, python=plan.base_key, epoch=plan.settings.epoch, store=store)
-    done = [Layer(title=item.title, blob=blob) for item, blob in zip(plans, blobs, strict=True) if blob is not None]
+    plans = plan.layers(_layouts(plan, store))
+    blobs = find_layers(plans, plan.terms, store)
+    done = [
+        Layer(title=item.title, blob=blob, media_type=plan.terms.codec.media_type)
+        for item, blob in zip(plans, blobs, strict=True)
+        if blob is not None
+    ]
     if not base or len(done) < len(blobs):
         return None
     return *base, *done
@@ -206,14 +231,14 @@ def _found_base(plan: ImagePlan, store: Store) -> tuple[Layer, ...]:
     if plan.base_layers:
         here = all(store.has(layer.blob.digest.removeprefix("sha256:")) for layer in plan.base_layers)
         return plan.base_layers if here else ()
-    rootfs = store.result("base", plan.base_key)
-    blob = find_base_layer(rootfs["sha256"], store) if rootfs else None
-    return (Layer(title="base", blob=blob),) if blob else ()
+    rootfs, codec = store.result("base", plan.base_key), plan.terms.codec
+    blob = find_base_layer(rootfs["sha256"], store, codec) if rootfs else None
+    return (Layer(title="base", blob=blob, media_type=codec.media_type),) if blob else ()
 
 
 def _layouts(plan: ImagePlan, store: Store) -> tuple[WheelLayout, ...]:
     try:
-        return tuple(read_layout(wheel, plan.venv) for wheel in plan.wheels)
+        return tuple(read_layout(wheel, plan.terms.venv) for wheel in plan.wheels)
     except BuildFailedError:
         prove_all(store, [wheel.sha256 for wheel in plan.wheels])  # what is damaged here looks like a broken wheel
         raise

@@ -5,12 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from builder.lock.examine import facts_of
+from builder.lock.model import LockedGit
+from builder.preflight.knowledge.tables import cuda_table
+from builder.preflight.pins import locked_cuda
+
 if TYPE_CHECKING:
     from builder.lock.model import Lock
     from builder.recipe.model import Recipe
 
 PREFIX = "/opt/env"
 CACHE = "/var/cache/envbuild"
+LOCK_LABEL = "dev.envbuild.lock"
 # Every just-in-time compiler of the field keeps its results here; none of them keys its cache by the whole stack,
 # so the folder carries the lock's digest and a mounted cache can never serve another stack.
 JIT_CACHES = {
@@ -23,15 +29,20 @@ JIT_CACHES = {
     "TORCH_EXTENSIONS_DIR": "torch-extensions",
     "TRITON_CACHE_DIR": "triton",
     "TVM_FFI_CACHE_DIR": "tvm-ffi",
+    "XDG_CACHE_HOME": "xdg",
 }
+# Checkpoints are no results of a compiler: they stay where people mount them, though XDG_CACHE_HOME moves.
+CHECKPOINTS = "/root/.cache/huggingface"
 
 
-def image_environment(lock: Lock) -> dict[str, str]:
+def image_environment(recipe: Recipe, lock: Lock) -> dict[str, str]:
     """Return the environment variables of the image, sorted by name."""
     cache = f"{CACHE}/{lock.digest[:16]}"
+    required = _required_driver(recipe, lock)
     inherited = lock.file.base.environment if lock.file.base else {}
     path = inherited.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     variables = {
+        "HF_HOME": CHECKPOINTS,
         **inherited,
         "LANG": "C.UTF-8",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
@@ -39,8 +50,29 @@ def image_environment(lock: Lock) -> dict[str, str]:
         "PATH": f"{PREFIX}/bin:{path}",
         "VIRTUAL_ENV": PREFIX,
         **{name: f"{cache}/{folder}" for name, folder in JIT_CACHES.items()},
+        **({"NVIDIA_REQUIRE_CUDA": required} if required else {}),
     }
     return dict(sorted(variables.items()))
+
+
+def _required_driver(recipe: Recipe, lock: Lock) -> str:
+    """Return what NVIDIA's container toolkit holds the host's driver against before it starts a container.
+
+    A comma means "and". A driver runs every CUDA of its own major version (CUDA compatibility guide), so the minor
+    version of the stack's runtime asks for nothing.
+    """
+    cuda = locked_cuda(facts_of(lock))
+    conditions = [f"cuda>={cuda.partition('.')[0]}.0"] if cuda else []
+    conditions += [f"driver>={recipe.host.driver}"] if recipe.host else []
+    return ",".join(conditions)
+
+
+def _driver_floor(recipe: Recipe, lock: Lock) -> str | None:
+    """Return the oldest driver that the stack may meet: the recipe's word, else what the CUDA runtime needs."""
+    if recipe.host:
+        return recipe.host.driver
+    cuda = locked_cuda(facts_of(lock))
+    return cuda_table().driver_floors.get(cuda.partition(".")[0]) if cuda else None
 
 
 def one_line(text: str) -> str:
@@ -49,20 +81,28 @@ def one_line(text: str) -> str:
 
 
 def image_labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
-    """Return the labels of the image, sorted by name: title, clock, recipe, lock, target and the stack's versions.
+    """Return the labels of the image, sorted by name: title, clock, recipe, lock, target, driver, the stack's versions.
 
-    A package that is compiled here has no label of its own: its version is in the wheel's metadata.
+    Of what is compiled here that is the version of the sdist or the commit; a folder beside the recipe has none.
     """
-    stack = {f"dev.envbuild.stack.{wheel.name}": wheel.version for wheel in lock.wheels if wheel.name in recipe.stack}
     labels = {
         **(lock.file.base.labels if lock.file.base else {}),
-        "dev.envbuild.lock": lock.digest,
+        "dev.envbuild.cuda": locked_cuda(facts_of(lock)),
+        "dev.envbuild.driver": _driver_floor(recipe, lock),
+        LOCK_LABEL: lock.digest,
         "dev.envbuild.recipe": recipe.name,
         "dev.envbuild.target": recipe.target.gpu,
         "org.opencontainers.image.created": datetime.fromtimestamp(lock.epoch, UTC).isoformat(),
         "org.opencontainers.image.description": one_line(recipe.description),
         "org.opencontainers.image.title": recipe.name,
-        **({"dev.envbuild.driver": recipe.host.driver} if recipe.host else {}),
-        **stack,
+        "org.opencontainers.image.version": lock.digest[:16],
+        **{f"dev.envbuild.stack.{name}": version for name, version in _stack(recipe, lock).items()},
     }
-    return dict(sorted((name, value) for name, value in labels.items() if value))
+    return {name: value for name, value in sorted(labels.items()) if value}
+
+
+def _stack(recipe: Recipe, lock: Lock) -> dict[str, str]:
+    """Return the versions of the recipe's own packages, as far as the lock knows them."""
+    wheels = {wheel.name: wheel.version for wheel in lock.wheels if wheel.name in recipe.stack}
+    sources = lock.sources.items()
+    return wheels | {name: s.commit if isinstance(s, LockedGit) else s.version for name, s in sources}

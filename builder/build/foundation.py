@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builder.build.base import base_identity, bootstrap_base, debs_folder, find_base
+from builder.build.compression import COMPRESSIONS
 from builder.build.image import chain_ids
 from builder.build.layers import image_layers, load_base, make_base_layer
 from builder.build.render import render_dockerfiles
@@ -16,6 +17,7 @@ from builder.tools import show_lines, show_progress
 
 if TYPE_CHECKING:
     from builder.build.base import RootFilesystem
+    from builder.build.compression import Compression
     from builder.build.image import Layer
     from builder.lock.model import Lock
     from builder.recipe.source import RecipeFile
@@ -37,11 +39,11 @@ def rootfs_of(locked: Lock, tools: Tools) -> RootFilesystem | None:
         return bootstrap_base(debian, tools.store, step.detail)
 
 
-def base_of(locked: Lock, tools: Tools) -> tuple[Layer, ...]:
+def base_of(locked: Lock, tools: Tools, compression: Compression) -> tuple[Layer, ...]:
     """Return the layers of a lock's base; the engine has them too."""
     rootfs = rootfs_of(locked, tools)
     if rootfs is not None:
-        layers: tuple[Layer, ...] = (make_base_layer(rootfs.sha256, store=tools.store),)
+        layers: tuple[Layer, ...] = (make_base_layer(rootfs.sha256, store=tools.store, compression=compression),)
     else:
         layers = image_layers(locked.file.base) if locked.file.base else ()
         tools.store.keep_result("base", base_identity(locked), {"diff_id": chain_ids(layers)[-1]})
@@ -60,7 +62,7 @@ def toolchain_image(source: RecipeFile, locked: Lock, tools: Tools) -> str:
     files, key = render_dockerfiles(source.recipe, locked), toolchain_of(source, locked)
     if has_toolchain(key, tools.engine, tools.store):
         return toolchain_tag(key)
-    base = base_of(locked, tools)
+    base = base_of(locked, tools, COMPRESSIONS[source.recipe.compression])
     debs = locked.toolchain_debs
     wheels = (*locked.toolchain_wheels, *locked.compiler_wheels)
     with tools.console.step(f"build the toolchain: {len(debs)} packages, {len(wheels)} wheels") as step:

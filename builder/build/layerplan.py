@@ -13,7 +13,7 @@ from builder.build.wheelfile import record_hash
 from builder.errors import BuildFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from builder.build.tarlayer import File
     from builder.build.wheelfile import WheelLayout
@@ -26,29 +26,35 @@ MOST_LARGE = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerPlan:
-    """A layer to make: its name in the image's history, and the wheels in it (none: the environment itself)."""
+    """A layer to make, named as in the image's history: of wheels, of papers, or (neither) the environment itself."""
 
     title: str
     layouts: tuple[WheelLayout, ...] = ()
+    papers: tuple[File, ...] = ()
 
 
-def plan_layers(layouts: Iterable[WheelLayout]) -> tuple[LayerPlan, ...]:
-    """Return the layers of an environment from the bottom: the environment, each large wheel, buckets of small ones.
+def plan_layers(
+    layouts: Iterable[WheelLayout], papers: tuple[File, ...] = (), stack: Collection[str] = ()
+) -> tuple[LayerPlan, ...]:
+    """Return the layers from the bottom: the environment, each large wheel, buckets of small ones, the image's papers.
 
-    An engine extracts anew whatever lies above a changed layer, so the largest come first. A small wheel's bucket
-    follows from its name alone, so another package does not move it. Raises BuildFailedError if two wheels want to
-    own one path with different bytes.
+    An engine extracts anew whatever lies above a changed layer, so what seldom changes and is large comes first: the
+    packages that a recipe does not name, then those that it pins (`stack`), each the largest first; the papers, which
+    change with every lock, come last. A small wheel's bucket follows from its name alone, so another package does not
+    move it. Raises BuildFailedError if two wheels want to own one path with different bytes.
     """
     ordered = sorted(layouts, key=lambda layout: (-layout.size, layout.wheel.name))
     _check_owners(ordered)
     large = [layout for layout in ordered[:MOST_LARGE] if layout.size >= LARGE]
+    placed = sorted(large, key=lambda layout: layout.wheel.name in stack)
     buckets: dict[int, list[WheelLayout]] = {}
     for layout in ordered[len(large) :]:
         buckets.setdefault(_bucket(layout.wheel.name), []).append(layout)
     return (
         LayerPlan(title="environment"),
-        *(LayerPlan(title=f"{layout.wheel.name} {layout.wheel.version}", layouts=(layout,)) for layout in large),
+        *(LayerPlan(title=f"{layout.wheel.name} {layout.wheel.version}", layouts=(layout,)) for layout in placed),
         *(_bucket_plan(buckets[number]) for number in sorted(buckets)),
+        *([LayerPlan(title="recipe and lock", papers=papers)] if papers else []),
     )
 
 

@@ -11,8 +11,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from builder.build.bytecode import byte_code_files, byte_code_key, compile_wheels
+from builder.build.compression import COMPRESSIONS, GZIP, Compression, CompressionName
 from builder.build.image import ImageSettings, Layer, assemble, chain_ids, load_image
-from builder.build.tarlayer import COMPRESSOR, Blob, File, Folder, Link, compress_tar, write_layer
+from builder.build.papers import papers_key
+from builder.build.tarlayer import Blob, File, Folder, Link, compress_tar, write_layer
 from builder.build.wheelfile import record_of
 from builder.document import key_of
 from builder.errors import BuildFailedError
@@ -36,20 +38,39 @@ SHARED = Shared(kind="layer", fields={"digest": str, "size": int, "diff_id": str
 PARALLEL = 50_000_000  # bytes: below, starting processes takes longer than the work
 
 
-def make_base_layer(rootfs_sha256: str, *, store: Store) -> Layer:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerTerms:
+    """What all layers of an image have in common, besides their wheels, and what changes their bytes.
+
+    `python` is a text that changes whenever the base's Python does (as the sha256 of its packages), `epoch` the time of
+    all files in seconds since 1970.
+    """
+
+    venv: Venv
+    python: str
+    epoch: int
+    compression: CompressionName = "gzip"
+
+    @property
+    def codec(self) -> Compression:
+        """How the layers are compressed."""
+        return COMPRESSIONS[self.compression]
+
+
+def make_base_layer(rootfs_sha256: str, *, store: Store, compression: Compression = GZIP) -> Layer:
     """Return the layer of a root filesystem, an uncompressed tar in the store: its diff id is the tar's sha256."""
-    key = base_layer_key(rootfs_sha256)
+    key = base_layer_key(rootfs_sha256, compression)
     with store.exclusive(f"layer-{key}"):
         blob = _kept(key, store)
         if blob is None:
             with store.scratch() as scratch, store.path(rootfs_sha256).open("rb") as tar:
                 with (scratch / "layer").open("wb") as out:
-                    blob = compress_tar(tar, out)
+                    blob = compress_tar(tar, out, compression)
                 seen = blob.diff_id.removeprefix("sha256:")
                 if seen != rootfs_sha256:
                     raise store.damaged(rootfs_sha256, seen)
                 _keep(key, blob, scratch / "layer", store)
-    return Layer(title="base", blob=blob)
+    return Layer(title="base", blob=blob, media_type=compression.media_type)
 
 
 def image_layers(base: LockedImage) -> tuple[Layer, ...]:
@@ -64,18 +85,16 @@ def image_layers(base: LockedImage) -> tuple[Layer, ...]:
     )
 
 
-def base_layer_key(rootfs_sha256: str) -> str:
+def base_layer_key(rootfs_sha256: str, compression: Compression) -> str:
     """Return the key of a base layer."""
-    return key_of({"tar": rootfs_sha256, "compressor": COMPRESSOR})
+    return key_of({"tar": rootfs_sha256, "compressor": compression.compressor})
 
 
 def make_layers(
     plans: Iterable[LayerPlan],
     *,
     base: tuple[Layer, ...],
-    venv: Venv,
-    python: str,
-    epoch: int,
+    terms: LayerTerms,
     engine: Engine,
     store: Store,
     on_progress: Callable[[str], None],
@@ -83,29 +102,27 @@ def make_layers(
 ) -> tuple[Layer, ...]:
     """Make the planned layers, in parallel over the cores, or find them in the store or where they are shared.
 
-    `base` are the layers with the Python that compiles byte code, `python` a text that changes whenever that Python
-    does (as the sha256 of its packages), `epoch` the time of all files in seconds since 1970. Raises BuildFailedError.
+    `base` are the layers with the Python that compiles byte code. Raises BuildFailedError.
     """
-    keyed = [(plan, layer_key(plan, venv=venv, python=python, epoch=epoch)) for plan in plans]
+    keyed = [(plan, layer_key(plan, terms)) for plan in plans]
     share.fetch_results(SHARED, [key for _, key in keyed if _kept(key, store) is None])
     missing = [(plan, key) for plan, key in keyed if _kept(key, store) is None]
     wheels = {layout.wheel.sha256 for plan, _ in missing for layout in plan.layouts}
     prove_all(store, [sha256 for sha256 in wheels if store.has(sha256)])
     byte_code = compile_wheels(
         [layout for plan, _ in missing for layout in plan.layouts],
-        venv=venv,
-        python=python,
-        base_image=lambda: load_base(base, epoch=epoch, engine=engine, store=store),
+        venv=terms.venv,
+        python=terms.python,
+        base_image=lambda: load_base(base, epoch=terms.epoch, engine=engine, store=store),
         engine=engine,
         store=store,
         on_progress=on_progress,
     )
-    _run_jobs(
-        [_job(plan, key, venv=venv, epoch=epoch, byte_code=byte_code, store=store) for plan, key in missing],
-        on_progress,
-    )
+    _run_jobs([_job(plan, key, terms, byte_code, store) for plan, key in missing], on_progress)
     share.share_results(SHARED, [key for _, key in missing])
-    return tuple(Layer(title=plan.title, blob=_made(plan, key, store)) for plan, key in keyed)
+    return tuple(
+        Layer(title=plan.title, blob=_made(plan, key, store), media_type=terms.codec.media_type) for plan, key in keyed
+    )
 
 
 def base_reference(base: tuple[Layer, ...]) -> str:
@@ -113,16 +130,14 @@ def base_reference(base: tuple[Layer, ...]) -> str:
     return base_tag(chain_ids(base)[-1])
 
 
-def find_base_layer(rootfs_sha256: str, store: Store) -> Blob | None:
+def find_base_layer(rootfs_sha256: str, store: Store, compression: Compression = GZIP) -> Blob | None:
     """Return the layer of a root filesystem if it was made before."""
-    return _kept(base_layer_key(rootfs_sha256), store)
+    return _kept(base_layer_key(rootfs_sha256, compression), store)
 
 
-def find_layers(
-    plans: Iterable[LayerPlan], *, venv: Venv, python: str, epoch: int, store: Store
-) -> tuple[Blob | None, ...]:
-    """Return the planned layers that were made before, in order; the arguments are those of `make_layers`."""
-    return tuple(_kept(layer_key(plan, venv=venv, python=python, epoch=epoch), store) for plan in plans)
+def find_layers(plans: Iterable[LayerPlan], terms: LayerTerms, store: Store) -> tuple[Blob | None, ...]:
+    """Return the planned layers that were made before, in order."""
+    return tuple(_kept(layer_key(plan, terms), store) for plan in plans)
 
 
 def load_base(base: tuple[Layer, ...], *, epoch: int, engine: Engine, store: Store) -> str:
@@ -137,26 +152,28 @@ def base_tag(chain_id: str) -> str:
     return f"envbuild/base:{chain_id.removeprefix('sha256:')[:16]}"
 
 
-def layer_key(plan: LayerPlan, *, venv: Venv, python: str, epoch: int) -> str:
+def layer_key(plan: LayerPlan, terms: LayerTerms) -> str:
     """Return the key of a layer: everything that can change its bytes.
 
     A wheel without Python files does not depend on the base's Python, so its layer serves every base.
     """
+    venv = terms.venv
     return key_of(
         {
             "layout": LAYOUT,
             "venv": venv.identity,
-            "epoch": epoch,
+            "epoch": terms.epoch,
             "wheels": [
                 {
                     "filename": layout.wheel.filename,
                     "sha256": layout.wheel.sha256,
-                    "byte_code": byte_code_key(layout, venv, python) if layout.sources(venv) else None,
+                    "byte_code": byte_code_key(layout, venv, terms.python) if layout.sources(venv) else None,
                 }
                 for layout in plan.layouts
             ],
             "installer": version("installer"),
-            "compressor": COMPRESSOR,
+            "compressor": terms.codec.compressor,
+            **({"papers": papers_key(plan.papers)} if plan.papers else {}),
         }
     )
 
@@ -167,16 +184,15 @@ class _LayerJob:
 
     plan: LayerPlan
     key: str
-    venv: Venv
-    epoch: int
+    terms: LayerTerms
     byte_code: dict[str, Path]
     store: Path
 
 
-def _job(plan: LayerPlan, key: str, *, venv: Venv, epoch: int, byte_code: dict[str, Path], store: Store) -> _LayerJob:
+def _job(plan: LayerPlan, key: str, terms: LayerTerms, byte_code: dict[str, Path], store: Store) -> _LayerJob:
     own = {layout.wheel.sha256 for layout in plan.layouts}
     needed = {wheel: path for wheel, path in byte_code.items() if wheel in own}
-    return _LayerJob(plan=plan, key=key, venv=venv, epoch=epoch, byte_code=needed, store=store.root)
+    return _LayerJob(plan=plan, key=key, terms=terms, byte_code=needed, store=store.root)
 
 
 def _run_jobs(jobs: list[_LayerJob], on_progress: Callable[[str], None]) -> None:
@@ -203,18 +219,21 @@ def _in_parallel(jobs: list[_LayerJob]) -> Iterator[str]:
 
 
 def _make_layer(job: _LayerJob) -> str:
-    store = Store(job.store)
+    store, terms = Store(job.store), job.terms
     with store.exclusive(f"layer-{job.key}"):
         if _kept(job.key, store) is None:  # else another build made it while this one waited
             with store.scratch() as scratch:
                 with (scratch / "layer").open("wb") as out:
-                    blob = write_layer(entries_of(job.plan, job.venv, job.byte_code), epoch=job.epoch, out=out)
+                    entries = entries_of(job.plan, terms.venv, job.byte_code)
+                    blob = write_layer(entries, epoch=terms.epoch, out=out, compression=terms.codec)
                 _keep(job.key, blob, scratch / "layer", store)
     return job.plan.title
 
 
 def entries_of(plan: LayerPlan, venv: Venv, byte_code: dict[str, Path]) -> list[Entry]:
-    """Return what a layer holds: the environment's own files, or the files of its wheels with byte code and RECORD."""
+    """Return what a layer holds: papers, the environment's own files, or those of wheels with byte code and RECORD."""
+    if plan.papers:
+        return list(plan.papers)
     if not plan.layouts:
         settings = File(path=f"{venv.prefix}/pyvenv.cfg", size=len(venv.settings), content=venv.settings)
         links = [Link(path=path, target=target) for path, target in venv.links.items()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tarfile
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -14,7 +13,8 @@ from builder.build.image import MANIFEST_TYPE, tar_bytes, tar_file
 from builder.build.published import image_payloads
 from builder.build.stored_image import stored_image
 from builder.document import CHUNK, canonical_json
-from builder.errors import InvalidDocumentError, ResolveError, UsageError
+from builder.errors import InvalidDocumentError, ResolveError
+from builder.places import unfinished
 from builder.registry.content import OCI_INDEX, Descriptor, Manifest, Payload
 from builder.registry.faults import DamagedError
 
@@ -33,8 +33,8 @@ NAME = "org.opencontainers.image.ref.name"
 def write_layout(image: Image, target: Path, *, store: Store, name: str | None = None) -> None:
     """Write an image as a layout, the same bytes each time: a tar file if `target` ends with .tar, else a new folder.
 
-    `name` is what the index calls the image, as a tag. A reader sees the whole layout or none. Raises UsageError if the
-    folder is there already.
+    `name` is what the index calls the image, as a tag. A reader sees the whole layout or none. Raises UsageError if
+    something is there already, BuildFailedError if it cannot be written.
     """
     put_layout([_entry(image, name)], [Payload.of(image.manifest), *image_payloads(image, store)], target)
 
@@ -79,31 +79,19 @@ def blob_name(digest: str) -> str:
 
 
 def _write_tar(members: list[tuple[str, Payload]], target: Path) -> None:
-    with _unfinished(target) as folder:
-        with (folder / "tar").open("wb") as file:
-            for name, payload in members:
-                data = payload.source
-                file.writelines(tar_file(name, data, payload.size) if isinstance(data, Path) else tar_bytes(name, data))
-            file.write(bytes(2 * tarfile.BLOCKSIZE))
-        (folder / "tar").replace(target)
+    with unfinished(target) as path, path.open("wb") as file:
+        for name, payload in members:
+            data = payload.source
+            file.writelines(tar_file(name, data, payload.size) if isinstance(data, Path) else tar_bytes(name, data))
+        file.write(bytes(2 * tarfile.BLOCKSIZE))
 
 
 def _write_folder(members: list[tuple[str, Payload]], target: Path) -> None:
-    if target.exists():
-        raise UsageError(f"{target} is there already", remedy="remove it, or give another name")
-    with _unfinished(target) as folder:
-        (folder / "layout" / "blobs" / "sha256").mkdir(parents=True)
+    with unfinished(target) as folder:
+        (folder / "blobs" / "sha256").mkdir(parents=True)
         for name, payload in members:
-            with payload.open() as source, (folder / "layout" / name).open("wb") as out:
+            with payload.open() as source, (folder / name).open("wb") as out:
                 shutil.copyfileobj(source, out, CHUNK)
-        (folder / "layout").rename(target)
-
-
-@contextlib.contextmanager
-def _unfinished(target: Path) -> Iterator[Path]:
-    """Give a folder on the disk of `target` for what is not finished; it is removed."""
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-        yield Path(folder)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

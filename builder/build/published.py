@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+from builder.build.environment import LOCK_LABEL
 from builder.build.image import MANIFEST_TYPE
 from builder.build.stored_image import stored_image
+from builder.build.uses import note_published
 from builder.registry.content import Payload
 from builder.registry.platform import platform_manifest
 from builder.registry.transfer import fetch, push
@@ -45,10 +48,15 @@ def push_image(
 ) -> Pushed:
     """Push an image: the blobs that the registry does not have, then the manifest; raises RegistryError.
 
-    `sources` are repositories of the same registry that may have the blobs, from which it can take them.
+    `sources` are repositories of the same registry that may have the blobs, from which it can take them. What the lock
+    of a pushed image needs stays in the store from then on.
     """
     payloads = image_payloads(image, store)
-    return push(client, reference, image.manifest, MANIFEST_TYPE, payloads, sources=sources, on_progress=on_progress)
+    pushed = push(client, reference, image.manifest, MANIFEST_TYPE, payloads, sources=sources, on_progress=on_progress)
+    lock = json.loads(image.config)["config"].get("Labels", {}).get(LOCK_LABEL)
+    if lock:
+        note_published(image.manifest_digest, lock, store)
+    return pushed
 
 
 def pull_image(

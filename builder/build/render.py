@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from builder.build.environment import image_environment, image_labels, one_line
+from builder.build.papers import PAPERS
 from builder.build.venv import Venv
 from builder.document import write_atomic
 
@@ -45,8 +46,9 @@ def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
         "compiler": _compiler(lock.compiler_wheels or lock.toolchain_wheels),
         "separate": bool(lock.compiler_wheels),
         "cuda_major": (recipe.cuda or "").partition(".")[0],
-        "environment": image_environment(lock),
+        "environment": image_environment(recipe, lock),
         "labels": image_labels(recipe, lock),
+        "papers": PAPERS,
     }
     files = {
         "Dockerfile": templates.get_template("Dockerfile.j2").render(values),

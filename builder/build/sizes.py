@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from builder.build.base import find_base
 from builder.build.duplicates import find_duplicates
-from builder.build.layerplan import plan_layers
 from builder.build.layers import find_base_layer, find_layers
 from builder.build.stage import find_plan
 from builder.build.wheelfile import read_layout
@@ -94,7 +93,7 @@ def measure_image(source: RecipeFile, locked: Lock, store: Store) -> SizeReport:
             f"{source.path}: the wheels of this image are not all in the store, so it cannot be measured",
             remedy=f"run `envbuild build {source.path}`",
         )
-    layouts = tuple(read_layout(wheel, plan.venv) for wheel in plan.wheels)
+    layouts = tuple(read_layout(wheel, plan.terms.venv) for wheel in plan.wheels)
     base = find_base(locked.file.debian, store) if locked.file.debian else None
     packages = [
         PackageSize(name=layout.wheel.name, version=layout.wheel.version, bytes=layout.size, files=len(layout.files))
@@ -112,9 +111,9 @@ def measure_image(source: RecipeFile, locked: Lock, store: Store) -> SizeReport:
 def _layers(
     plan: ImagePlan, layouts: tuple[WheelLayout, ...], base: RootFilesystem | None, store: Store
 ) -> tuple[LayerSize, ...]:
-    plans = plan_layers(layouts)
-    blobs = find_layers(plans, venv=plan.venv, python=plan.base_key, epoch=plan.settings.epoch, store=store)
-    below = find_base_layer(base.sha256, store) if base else None
+    plans = plan.layers(layouts)
+    blobs = find_layers(plans, plan.terms, store)
+    below = find_base_layer(base.sha256, store, plan.terms.codec) if base else None
     layers = [
         *([_layer(layer.title, layer.blob) for layer in plan.base_layers] or [_layer("Debian base", below)]),
         *(_layer(each.title, blob) for each, blob in zip(plans, blobs, strict=True)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from builder.build.assembly import build_image, built_image, plan_image
 from builder.build.base import base_identity
+from builder.build.compression import ZSTD, ZSTD_ENGINE
 from builder.build.foundation import base_of, rootfs_of, toolchain_of
 from builder.build.render import render_dockerfiles, stale_dockerfiles, write_dockerfiles
 from builder.build.uses import note_use, remember_workspace
@@ -101,7 +102,8 @@ def _build(source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
 
 
 def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -> BuiltImage:
-    base = base_of(locked, tools)
+    _warn_of_zstd(plan, tools)
+    base = base_of(locked, tools, plan.terms.codec)
     fetch_locked(source, locked, tools)
     with tools.console.step(f"assemble {plan.reference}") as step:
         image = build_image(
@@ -114,6 +116,16 @@ def _assemble(plan: ImagePlan, source: RecipeFile, locked: Lock, tools: Tools) -
         )
         step.end(image.image_id[:19])
     return image
+
+
+def _warn_of_zstd(plan: ImagePlan, tools: Tools) -> None:
+    version = tools.engine.facts().version
+    major = version.partition(".")[0]
+    if plan.terms.codec is ZSTD and major.isdigit() and int(major) < ZSTD_ENGINE:
+        tools.console.warn(
+            f"Engine {version} gets this image unpacked from here, but cannot pull it: layers in zstd need Engine "
+            f"{ZSTD_ENGINE}.0 or newer (`compression: gzip` serves all)"
+        )
 
 
 def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | None:

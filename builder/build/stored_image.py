@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from builder.build.image import TITLE, Image, Layer
 from builder.build.tarlayer import BLOCK, Blob
 from builder.errors import InvalidDocumentError
-from builder.registry.layer import UNPACKING_FAILS, unpacked
+from builder.registry.layer import unpacked, unpacking_fails
 
 if TYPE_CHECKING:
     from builder.registry.content import Descriptor, Manifest
@@ -54,7 +54,7 @@ def _proven(layer: Descriptor, diff_id: str, source: str, store: Store) -> Blob:
             while piece := content.read(BLOCK):
                 seen.update(piece)
                 size += len(piece)
-    except UNPACKING_FAILS as error:
+    except unpacking_fails() as error:
         raise InvalidDocumentError(f"{source}: the layer {layer.digest} is damaged: {error}") from error
     if f"sha256:{seen.hexdigest()}" != diff_id:
         raise InvalidDocumentError(f"{source}: the layer {layer.digest} does not unpack to {diff_id}")

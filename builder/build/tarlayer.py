@@ -1,4 +1,4 @@
-"""Writes a layer in one pass and bounded memory: sorted PAX tar entries, fixed times and owners, gzip, hashes."""
+"""Writes a layer in one pass and bounded memory: sorted PAX tar entries, fixed times and owners, packed and hashed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import hashlib
 import posixpath
 import tarfile
 import zipfile
-import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import isal
-from isal import isal_zlib
-
+from builder.build.compression import GZIP
+from builder.build.zipmember import DAMAGED_MEMBER, read_member
 from builder.errors import BuildFailedError
 
 if TYPE_CHECKING:
@@ -22,13 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from builder.build.compression import Compression
+
 BLOCK = 1 << 20
-LEVEL = 2
-"""Of isal's levels 0 to 3. The bytes of level 3 depend on the processor's vector units; those of level 2 are the same
-with SSE4.2, AVX2 and AVX-512 (seen under QEMU's processor models)."""
-COMPRESSOR = f"isal {isal.__version__} level {LEVEL}"
-MEDIA_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
-_GZIP = 31
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -75,7 +69,7 @@ Entry = File | Link | Folder
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blob:
-    """A finished layer: `digest` and `size` of the gzip'd file, `diff_id` and `unpacked` bytes of the tar in it."""
+    """A finished layer: `digest` and `size` of the compressed file, `diff_id` and `unpacked` bytes of the tar in it."""
 
     digest: str
     size: int
@@ -88,6 +82,7 @@ class _Compressor:
     """Hashes a stream, compresses it in blocks of one size, hashes the result and writes it."""
 
     out: BinaryIO
+    compression: Compression
     _plain: hashlib._Hash = field(default_factory=hashlib.sha256)
     _packed: hashlib._Hash = field(default_factory=hashlib.sha256)
     _waiting: bytearray = field(default_factory=bytearray)
@@ -95,7 +90,7 @@ class _Compressor:
     _size: int = 0
 
     def __post_init__(self) -> None:
-        self._deflate = isal_zlib.compressobj(LEVEL, wbits=_GZIP)
+        self._packer = self.compression.packer()
 
     def write(self, data: bytes) -> None:
         """Take the next bytes. Blocks of one size make the result a function of the stream alone."""
@@ -107,7 +102,7 @@ class _Compressor:
     def finish(self) -> Blob:
         """Write what is left and return the digests."""
         self._take(bytes(self._waiting))
-        self._put(self._deflate.flush())
+        self._put(self._packer.flush())
         return Blob(
             digest=f"sha256:{self._packed.hexdigest()}",
             size=self._size,
@@ -118,7 +113,7 @@ class _Compressor:
     def _take(self, block: bytes) -> None:
         self._plain.update(block)
         self._unpacked += len(block)
-        self._put(self._deflate.compress(block))
+        self._put(self._packer.compress(block))
 
     def _put(self, data: bytes) -> None:
         self._packed.update(data)
@@ -126,12 +121,12 @@ class _Compressor:
         self.out.write(data)
 
 
-def write_layer(entries: Iterable[Entry], *, epoch: int, out: BinaryIO) -> Blob:
+def write_layer(entries: Iterable[Entry], *, epoch: int, out: BinaryIO, compression: Compression = GZIP) -> Blob:
     """Write the entries as a layer to `out`; `epoch`, in seconds since 1970, is the time of every entry.
 
     Raises BuildFailedError if a file inside an archive is damaged or is not what its RECORD says.
     """
-    compressor = _Compressor(out)
+    compressor = _Compressor(out, compression)
     with ExitStack() as stack:
         archives = _Archives(stack)
         for entry in with_parents(entries):
@@ -144,9 +139,9 @@ def write_layer(entries: Iterable[Entry], *, epoch: int, out: BinaryIO) -> Blob:
     return compressor.finish()
 
 
-def compress_tar(tar: BinaryIO, out: BinaryIO) -> Blob:
+def compress_tar(tar: BinaryIO, out: BinaryIO, compression: Compression = GZIP) -> Blob:
     """Write a finished tar as a layer to `out`."""
-    compressor = _Compressor(out)
+    compressor = _Compressor(out, compression)
     while chunk := tar.read(BLOCK):
         compressor.write(chunk)
     return compressor.finish()
@@ -191,18 +186,17 @@ class _Archives:
             return
         try:
             yield from self._member(file.content, file.size)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except DAMAGED_MEMBER as error:
             raise BuildFailedError(f"{file.content.origin}: {file.content.name} is damaged: {error}") from error
 
     def _member(self, member: Member, size: int) -> Iterator[bytes]:
         algorithm, _, expected = (member.hash or "sha256=").partition("=")
         digest = hashlib.new(algorithm)
         seen = 0
-        with self._zip(member.archive).open(member.name) as stream:
-            while chunk := stream.read(BLOCK):
-                digest.update(chunk)
-                seen += len(chunk)
-                yield chunk
+        for chunk in read_member(self._zip(member.archive), member.name):
+            digest.update(chunk)
+            seen += len(chunk)
+            yield chunk
         if seen != size or (expected and expected != record_digest(digest.digest())):
             raise BuildFailedError(
                 f"{member.origin}: {member.name} is not the file that the wheel's RECORD lists",

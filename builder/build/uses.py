@@ -1,4 +1,4 @@
-"""What a build uses of the store, written down there: the projects that built, and the jobs that each lock needed."""
+"""What is needed of the store, written down there: projects that built, jobs that a lock needed, locks published."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WORKSPACE = "workspace"
 USE = "use"
+PUBLISHED = "published"
 
 
 def remember_workspace(root: Path, store: Store) -> None:
@@ -37,3 +38,16 @@ def note_use(lock_digest: str, keys: Iterable[str], store: Store, *, more: bool 
     wanted = sorted({*keys, *(noted if more else ())})
     if wanted != noted:
         store.keep_result(USE, lock_digest, {"keys": wanted})
+
+
+def note_published(image_digest: str, lock_digest: str, store: Store) -> None:
+    """Note that an image of a lock is in a registry, so that what the lock needs stays after the lock has moved on."""
+    store.keep_result(PUBLISHED, image_digest.removeprefix("sha256:"), {"lock": lock_digest})
+
+
+def published_locks(store: Store) -> Iterator[str]:
+    """Yield the digest of every lock of which an image was published."""
+    for kind, key in store.results():
+        record = store.result(kind, key) if kind == PUBLISHED else None
+        if record is not None:
+            yield str(record["lock"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.build.layers import base_tag
-from builder.build.uses import USE, WORKSPACE
+from builder.build.uses import PUBLISHED, USE, WORKSPACE
 from builder.document import canonical_json, hashes_in
 from builder.lock.git import repository_of
 
@@ -113,7 +113,7 @@ def _reach(
         sha256 = waiting.pop()
         needed.add(sha256)
         for result in by_key.get(sha256, ()):
-            if result not in kept and result[0] not in {USE, WORKSPACE}:
+            if result not in kept and result[0] not in {PUBLISHED, USE, WORKSPACE}:
                 kept.add(result)
                 waiting += mentions[result]
     return kept, needed
@@ -122,7 +122,8 @@ def _reach(
 def _is_root(result: Result, value: dict[str, Any], roots: Roots) -> bool:
     kind, key = result
     return (
-        (kind == USE and key in roots.locks)
+        kind == PUBLISHED
+        or (kind == USE and key in roots.locks)
         or (kind == WORKSPACE and key in roots.workspaces)
         or value.get("lock_digest") in roots.locks
     )

@@ -1,11 +1,11 @@
-"""Where the store is needed: the locks of every project folder that was built from."""
+"""Where the store is needed: the locks of every project folder that was built from, and those of published images."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.build.uses import USE, known_workspaces
+from builder.build.uses import USE, known_workspaces, published_locks
 from builder.document import canonical_json, hashes_in
 from builder.lock.lockfile import read_lock
 from builder.lock.model import LockedGit
@@ -50,6 +50,7 @@ def find_roots(store: Store) -> Roots:
             repositories |= _addresses(lock)
             for path in folder.iterdir():
                 mentioned |= hashes_in(path.read_bytes()) if path.is_file() else frozenset()
+    locks.update(published_locks(store))
     for digest in locks:
         mentioned |= hashes_in(canonical_json(store.result(USE, digest) or {}))
     return Roots(

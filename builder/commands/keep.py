@@ -42,10 +42,12 @@ def export(
 ) -> int:
     """Take a locked recipe along: for plain Docker, for uv and pip, for a machine without a network, for Apptainer.
 
-    With --oci FILE.tar the Apptainer definition takes the image from that file, else from the local engine.
+    Nothing is written over: each place must be new, or an empty folder. With --oci FILE.tar the Apptainer definition
+    takes the image from that file, else from the local engine.
     """
     from builder.export import stage
     from builder.lock.stage import locked_recipe
+    from builder.places import refuse_taken
     from builder.recipe.source import read_recipe
 
     source = read_recipe(recipe)
@@ -54,6 +56,7 @@ def export(
     written = {name: str(path) for name, path in asked.items() if path is not None}
     if not written:
         raise UsageError("nothing to export", remedy="give --context, --wheels, --kit, --oci or --apptainer")
+    refuse_taken(path for path in asked.values() if path is not None)
     tools = state.tools()
     if context is not None:
         stage.export_context(source, locked, context, tools)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _OWN = "envbuild: "
+_RUN = {"Cmd": (), "Entrypoint": (), "User": ("0", "root"), "WorkingDir": ("/",)}  # and what says nothing
 
 
 def facts_of(inspected: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> ImageFacts:
@@ -20,6 +21,7 @@ def facts_of(inspected: Mapping[str, Any], history: Sequence[Mapping[str, Any]])
         layers=layers_of(inspected["RootFS"].get("Layers") or [], history),
         environment=dict(_pair(line) for line in config.get("Env") or ()),
         labels=config.get("Labels") or {},
+        run={name: config[name] for name, unsaid in _RUN.items() if config.get(name) and config[name] not in unsaid},
     )
 
 

@@ -13,11 +13,12 @@ from builder.errors import BuildFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from builder.engine import Engine
+    from builder.engine import Engine, ImageFacts
     from builder.store import Store
 
 SCRIPT = Path(__file__).with_name("walk_inside.py")
 SHOWN = 20
+OWN_LABELS = frozenset({"envbuild.built"})  # on everything that envbuild lets the engine build
 FIELDS = ("kind", "mode", "owner", "group", "content", "extended attributes")
 
 
@@ -40,10 +41,13 @@ code, which pip does not list when it does not compile; the byte code itself mus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """An image from inside: by path (kind, mode, owner, group, content, extended attributes), and its environment."""
+    """An image from inside, by path (kind, mode, owner, group, content, extended attributes), and its config.
+
+    The config is variables (`$NAME`), labels (`label NAME`), and how the image runs.
+    """
 
     files: Mapping[str, list[Any]]
-    environment: Mapping[str, str]
+    config: Mapping[str, object]
 
 
 def image_tree(image: str, interpreter: str, *, engine: Engine, store: Store) -> Tree:
@@ -65,13 +69,24 @@ def image_tree(image: str, interpreter: str, *, engine: Engine, store: Store) ->
             evidence = tuple(ended.stderr.decode(errors="replace").splitlines()[-SHOWN:])
             raise BuildFailedError(f"{image} cannot be walked with {interpreter}", evidence=evidence)
         with (folder / "tree").open(encoding="utf-8", errors="surrogateescape") as lines:
-            environment = json.loads(next(lines))
-            return Tree(files=dict(json.loads(line) for line in lines), environment=environment)
+            variables = json.loads(next(lines))
+            return Tree(
+                files=dict(json.loads(line) for line in lines), config=_config(variables, engine.image_facts(image))
+            )
+
+
+def _config(variables: Mapping[str, str], facts: ImageFacts | None) -> dict[str, object]:
+    labels = {name: value for name, value in facts.labels.items() if name not in OWN_LABELS} if facts else {}
+    return {
+        **{f"${name}": value for name, value in variables.items() if name != "HOSTNAME"},
+        **{f"label {name}": value for name, value in labels.items()},
+        **(facts.run if facts else {}),
+    }
 
 
 def differences(dockerfile: Tree, assembled: Tree) -> tuple[str, ...]:
     """Return one line for each way in which two trees differ that is not tolerated."""
-    return (*_variables(dockerfile, assembled), *_paths(dockerfile, assembled))
+    return (*_settings(dockerfile, assembled), *_paths(dockerfile, assembled))
 
 
 def _paths(dockerfile: Tree, assembled: Tree) -> Iterator[str]:
@@ -94,11 +109,11 @@ def _values(what: str, one: list[Any] | None, other: list[Any] | None) -> str:
     return f" ({shown(left)} from the Dockerfile, {shown(right)} in the assembled image)"
 
 
-def _variables(dockerfile: Tree, assembled: Tree) -> Iterator[str]:
-    for name in sorted({*dockerfile.environment, *assembled.environment} - {"HOSTNAME"}):
-        one, other = dockerfile.environment.get(name), assembled.environment.get(name)
+def _settings(dockerfile: Tree, assembled: Tree) -> Iterator[str]:
+    for name in sorted({*dockerfile.config, *assembled.config}):
+        one, other = dockerfile.config.get(name), assembled.config.get(name)
         if one != other:
-            yield f"${name}: {one!r} from the Dockerfile, {other!r} in the assembled image"
+            yield f"{name}: {one!r} from the Dockerfile, {other!r} in the assembled image"
 
 
 def refuse_differences(found: tuple[str, ...], name: str, say: Callable[[str], None]) -> None:

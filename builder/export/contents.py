@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import builder.build
 from builder.build.base import base_identity, deb_filename
+from builder.build.papers import image_papers
 from builder.build.render import render_dockerfiles
 from builder.document import hashes_in, tree_files
 from builder.errors import UsageError
@@ -50,6 +52,11 @@ def image_context(source: RecipeFile, locked: Lock, materials: Materials, store:
         *_wheels(pip, "tools", store),
         *(Item(name=f"tools/{name}", content=scripts / name) for name in TOOLS),
         *(Item(name=name, content=files[name].encode()) for name in ("requirements.txt", "Dockerfile")),
+        *(
+            Item(name=f"papers/{posixpath.basename(paper.path)}", content=paper.content)
+            for paper in image_papers(source.recipe, locked)
+            if isinstance(paper.content, bytes)
+        ),
         Item(name=".dockerignore", content=f"{TOOLCHAIN}\n".encode()),
     )
 

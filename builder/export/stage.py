@@ -15,7 +15,7 @@ from builder.errors import BuildFailedError
 from builder.export.agreement import differences, image_tree, refuse_differences
 from builder.export.apptainer import definition
 from builder.export.contents import image_context, kit, toolchain_context, wheels_folder
-from builder.export.parcel import put_files, write_folder, write_tar
+from builder.export.parcel import write_folder, write_tar
 from builder.lock.debian import fetch_debs
 from builder.lock.sources import restore_source
 from builder.lock.wheels import fetch_wheels
@@ -51,7 +51,7 @@ def export_wheels(source: RecipeFile, locked: Lock, folder: Path, tools: Tools) 
     def export() -> None:
         _fetch_wheels(source, locked, tools)
         with tools.console.step(f"write {len(locked.wheels)} wheels to {folder}"):
-            put_files(wheels_folder(source, locked, tools.store), folder)
+            write_folder(wheels_folder(source, locked, tools.store), folder)
 
     mended(tools.store, export, tools.console.warn)
 

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from builder.document import CHUNK
 from builder.errors import InvalidDocumentError, ResolveError
-from builder.registry.layer import UNPACKING_FAILS, unpacked
+from builder.registry.layer import unpacked, unpacking_fails
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,7 +79,7 @@ def read_image_files(layers: tuple[Descriptor, ...], source: str, store: Store) 
                     for member in archive:
                         _see(posixpath.normpath(member.name).lstrip("/"), member, archive, files)
                 content.finish()
-        except (tarfile.TarError, *UNPACKING_FAILS) as error:
+        except unpacking_fails() as error:
             raise InvalidDocumentError(f"{source}: the layer {layer.digest} is damaged: {error}", remedy="") from error
         files.layers.append((f"sha256:{content.digest.hexdigest()}", content.size))
     return files

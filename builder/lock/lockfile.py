@@ -47,10 +47,8 @@ def parse_lock(read: Callable[[str], bytes | None], *, place: str, name: str) ->
     except yaml.YAMLError as error:
         raise InvalidDocumentError(f"{place}/{LOCK}: {str(error).splitlines()[0]}", remedy=_RELOCK) from None
     file = LockFile.from_json(json.dumps(plain, default=str), source=f"{place}/{LOCK}")
-    wheels = {
-        pylock: read_pylock(_proven(read(pylock), expected, f"{place}/{pylock}"), source=f"{place}/{pylock}")
-        for pylock, expected in file.python.items()
-    }
+    pylocks = {name: _proven(read(name), expected, f"{place}/{name}") for name, expected in file.python.items()}
+    wheels = {name: read_pylock(text, source=f"{place}/{name}") for name, text in pylocks.items()}
     return Lock(
         name=name,
         file=file,
@@ -58,6 +56,7 @@ def parse_lock(read: Callable[[str], bytes | None], *, place: str, name: str) ->
         toolchain_wheels=wheels.get(TOOLCHAIN, ()),
         compiler_wheels=wheels.get(COMPILER, ()),
         digest=key_of(file.to_plain()),
+        pylocks=pylocks,
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from builder.document import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -196,7 +199,7 @@ class LockFile(Document):
 class Lock:
     """A whole lock: `lock.yaml`, the wheels of the image, of the toolchain and of a CUDA compiler of its own.
 
-    `digest` covers all its files.
+    `digest` covers all its files; `pylocks` are those besides `lock.yaml`, by name.
     """
 
     name: str
@@ -205,6 +208,7 @@ class Lock:
     toolchain_wheels: tuple[LockedWheel, ...]
     digest: str
     compiler_wheels: tuple[LockedWheel, ...] = ()
+    pylocks: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def sources(self) -> dict[str, LockedSdist | LockedGit]:

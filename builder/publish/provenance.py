@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from builder.build.compression import COMPRESSIONS
 from builder.build.layers import LAYOUT
-from builder.build.tarlayer import COMPRESSOR
 from builder.lock.model import LockedGit
 from builder.publish.sbom import deb_url, git_url, image_url, wheel_url
 
@@ -33,7 +33,7 @@ def provenance_of(image: ProvenImage) -> dict[str, Any]:
                 "lock": lock.digest,
                 "imageId": image.image.config_digest,
                 "layout": LAYOUT,
-                "compressor": COMPRESSOR,
+                "compressor": COMPRESSIONS[recipe.compression].compressor,
                 "tools": dict(lock.file.tools),
             },
             "resolvedDependencies": _materials(image),

@@ -289,5 +289,9 @@ class Recipe(Document):
     ]
     overrides: Annotated[dict[Name, Override], _says("requirements of packages that are overruled, by package")] = {}
     serve: Annotated[Serve | None, _says("how the server is started")] = None
+    compression: Annotated[
+        Literal["gzip", "zstd"],
+        _says("how the image's layers are packed: gzip, or zstd (smaller, but no Engine before 23.0 can pull it)"),
+    ] = "gzip"
     smoke: Annotated[Smoke, _says("the proof that makes the stack good")] = Smoke()
     waive: Annotated[dict[str, Sentence], _says("preflight rules that do not hold here, each with its reason")] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import socket
 import struct
@@ -73,18 +74,26 @@ def _wait_for(host: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @dataclass
 class BreakingProxy:
-    """Passes bytes on to `target`; breaks the first `breaks` connections that carry more than `after` bytes there."""
+    """Passes bytes on to `target`; breaks the first `breaks` connections that carry more than `after` bytes there.
+
+    Once `lifetime` bytes have passed in all, nothing passes any more.
+    """
 
     target: str
     after: int
     breaks: int
+    lifetime: float = math.inf
     broken: int = 0
+    passed: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def serve(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = listener.accept()
+                if self.passed > self.lifetime:
+                    _reset(near)
+                    continue
                 host, _, port = self.target.partition(":")
                 far = socket.create_connection((host, int(port)))
                 threading.Thread(target=self._there, args=(near, far), daemon=True).start()
@@ -96,10 +105,9 @@ class BreakingProxy:
             while data := near.recv(1 << 16):
                 far.sendall(data)
                 passed += len(data)
-                if passed > self.after and self._may_break():
+                if self._may_break(passed, len(data)):
                     for end in (near, far):
-                        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                        end.shutdown(socket.SHUT_RD)
+                        _reset(end)
                     return
 
     def _back(self, far: socket.socket, near: socket.socket) -> None:
@@ -108,18 +116,31 @@ class BreakingProxy:
                 near.sendall(data)
             near.shutdown(socket.SHUT_WR)
 
-    def _may_break(self) -> bool:
+    def _may_break(self, passed: int, more: int) -> bool:
         with self.lock:
-            if self.broken >= self.breaks:
+            self.passed += more
+            if self.passed > self.lifetime:
+                return True
+            if passed <= self.after or self.broken >= self.breaks:
                 return False
             self.broken += 1
             return True
 
 
+def _reset(end: socket.socket) -> None:
+    """Break a connection as a machine does that is gone."""
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RD)
+    end.close()
+
+
 @contextlib.contextmanager
-def breaking_proxy(target: str, *, after: int, breaks: int) -> Iterator[tuple[str, BreakingProxy]]:
+def breaking_proxy(
+    target: str, *, after: int = 0, breaks: int = 0, lifetime: float = math.inf
+) -> Iterator[tuple[str, BreakingProxy]]:
     """Run a proxy before `target` and give its `host:port`."""
-    proxy = BreakingProxy(target=target, after=after, breaks=breaks)
+    proxy = BreakingProxy(target=target, after=after, breaks=breaks, lifetime=lifetime)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=proxy.serve, args=(listener,), daemon=True).start()
         yield f"127.0.0.1:{listener.getsockname()[1]}", proxy

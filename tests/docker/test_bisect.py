@@ -12,7 +12,7 @@ from builder.build.environment import PREFIX
 from builder.build.foundation import toolchain_of
 from builder.build.image import ImageSettings, assemble, load_image
 from builder.build.layerplan import plan_layers
-from builder.build.layers import base_tag, make_base_layer, make_layers
+from builder.build.layers import LayerTerms, base_tag, make_base_layer, make_layers
 from builder.build.toolchain import toolchain_tag
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
@@ -212,9 +212,7 @@ def give_toolchain(project: Project, folder: Path, engine: DockerEngine) -> str:
     layers = make_layers(
         plan_layers([read_layout(compiler, venv)]),
         base=(base,),
-        venv=venv,
-        python=rootfs["sha256"],
-        epoch=locked.epoch,
+        terms=LayerTerms(venv=venv, python=rootfs["sha256"], epoch=locked.epoch),
         engine=engine,
         store=project.store,
         on_progress=lambda _: None,

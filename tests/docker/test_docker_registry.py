@@ -113,6 +113,29 @@ def test_a_connection_that_breaks_in_a_chunk_does_not_break_the_push(
     assert pull_image(straight.at("1"), Store(tmp_path / "two"), client) == image
 
 
+def test_a_push_whose_registry_goes_away_ends_and_the_next_one_sends_only_what_is_missing(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest blob arrives, the second breaks in its middle. This registry cannot go on with that one."""
+    monkeypatch.setattr(upload, "MONOLITHIC", 64 << 10)
+    store, name = Store(tmp_path / "one"), f"tests/{uuid.uuid4().hex}"
+    more = random.Random(2).randbytes(2 << 20)
+    image = make_image(store, {"small": b"1"}, {"large": NOISE}, {"second": more})
+    small, large, second = (layer.blob.size for layer in image.layers)
+    one_by_one = Patience(attempts=2, pause=0.0, silence=20.0, parallel=1)
+    settings = settings_from({"DOCKER_CONFIG": str(tmp_path)})
+    straight = Repository(registry=host, name=name)
+    with RegistryClient(settings, patience=one_by_one) as client:
+        with breaking_proxy(host, lifetime=large + second // 2) as (proxied, _):
+            gone = Repository(registry=proxied, name=name)
+            with pytest.raises(RegistryError, match=proxied):
+                push_image(image, gone.at("1"), store, client)
+        assert client.find(straight.at("1")) is None
+        pushed = push_image(image, straight.at("1"), store, client)
+        assert pushed.sent == small + second + len(image.config) + len(image.manifest)
+        assert pull_image(straight.at("1"), Store(tmp_path / "two"), client) == image
+
+
 def test_a_manifest_without_its_blobs_is_refused(client: RegistryClient, repository: Repository) -> None:
     missing = {"mediaType": "a/b", "digest": f"sha256:{'1' * 64}", "size": 3}
     manifest = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": missing, "layers": []}

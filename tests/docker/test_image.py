@@ -17,7 +17,7 @@ from uv import find_uv_bin
 from builder.build.environment import PREFIX
 from builder.build.image import ImageSettings, assemble, load_image
 from builder.build.layerplan import plan_layers
-from builder.build.layers import make_base_layer, make_layers
+from builder.build.layers import LayerTerms, make_base_layer, make_layers
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
 from builder.engine import ContainerRun, Mount
@@ -75,9 +75,7 @@ class Workshop:
         layers = make_layers(
             plan_layers(read_layout(wheel, self.venv) for wheel in wheels),
             base=(base,),
-            venv=self.venv,
-            python=self.rootfs,
-            epoch=EPOCH,
+            terms=LayerTerms(venv=self.venv, python=self.rootfs, epoch=EPOCH),
             engine=self.engine,
             store=self.store,
             on_progress=lambda _: None,

@@ -36,6 +36,8 @@ pytestmark = pytest.mark.docker
 
 NAME = "envbuild-test-keep"
 CALL = "from builder.cli import main; main()"
+UMASK = 'umask 077; exec "$@"'
+LARGE = b"".join(b"%d\n" % number for number in range(4_000_000))  # 31 MB
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +76,10 @@ def forget_image(project: Project, engine: DockerEngine) -> None:
     engine.remove_image(f"envbuild/{NAME}:latest")
 
 
+def keys(store: Store, kind: str) -> list[str]:
+    return [key for found, key in store.results() if found == kind]
+
+
 def records(store: Store, kind: str) -> list[dict[str, str]]:
     return [store.result(kind, key) or {} for found, key in store.results() if found == kind]
 
@@ -84,8 +90,9 @@ def test_a_damaged_layer_is_found_when_it_is_loaded_and_made_again(
 ) -> None:
     image = build_recipe(project.source, project.lock, project.tools)
     forget_image(project, engine)
-    wheels = [record for record in records(project.store, "layer") if int(record["size"]) < 10_000]
-    path = project.store.path(wheels[0]["digest"].removeprefix("sha256:"))
+    [made] = [value for key in keys(project.store, "image") if (value := project.store.result("image", key))]
+    top = project.store.result("layer", made["layers"][-1]) or {}  # no other image on this engine holds this one
+    path = project.store.path(top["digest"].removeprefix("sha256:"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] if damage == "cut short" else bytes([*whole[:-20], whole[-20] ^ 4, *whole[-19:]]))
     again = build_recipe(project.source, project.lock, project.tools)
@@ -130,6 +137,56 @@ def test_damaged_byte_code_is_compiled_again(project: Project, engine: DockerEng
     tools = Tools(settings=settings_from({}), store=store, console=Console(), connect=lambda: engine)
     assert build_recipe(project.source, project.lock, tools).image_id == image.image_id
     assert [sha256_file(path) for path in paths] == [path.name for path in paths]
+
+
+def test_another_store_time_zone_umask_and_number_of_cores_give_the_same_manifest(
+    project: Project, rootfs: Path, engine: DockerEngine, tmp_path: Path
+) -> None:
+    """Large enough that the layers are made in processes of their own, where there is more than one core."""
+    (tmp_path / "there").mkdir()
+    other = new_project(tmp_path / "there", rootfs, lambda: engine, name=NAME)
+    digests = []
+    for each, before in (
+        (project, ("env", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8")),
+        (other, ("env", "TZ=America/Lima", "PYTHONHASHSEED=7", "taskset", "--cpu-list", "0", "sh", "-c", UMASK, "sh")),
+    ):
+        made = [
+            add_wheel(each.store, each.root, name, files={f"{name}/lines.txt": LARGE}) for name in ("first", "second")
+        ]
+        each.lock_with([*each.wheels, *made])
+        out, err = command(each, "build", f"recipes/{NAME}.yaml", "--json", before=before).communicate(timeout=120)
+        assert out, err
+        digests.append(json.loads(out)["manifest_digest"])
+        forget_image(each, engine)
+    assert digests[0] == digests[1]
+    assert len(records(project.store, "layer")) > 5
+    assert sorted(record["digest"] for record in records(project.store, "layer")) == sorted(
+        record["digest"] for record in records(other.store, "layer")
+    )
+
+
+def test_an_image_of_zstd_layers_is_the_same_image_and_an_old_engine_is_warned_of(
+    project: Project, engine: DockerEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packed = build_recipe(project.source, project.lock, project.tools)
+    before = [line["manifest_digest"] for line in records(project.store, "image")]
+    forget_image(project, engine)
+    path = project.source.path
+    path.write_text(f"{path.read_text(encoding='utf-8')}compression: zstd\n", encoding="utf-8")
+    image = build_recipe(project.source, project.lock, project.tools)
+    ended = engine.run(ContainerRun(image=image.image_id, command=("/opt/env/bin/foo",)))
+    assert ended.stdout.startswith(b"/opt/env "), ended.stderr
+    assert image.manifest_digest not in before
+    assert engine.image_facts(image.image_id) is not None
+    kinds = {read_magic(project.store, record) for record in records(project.store, "layer")}
+    assert kinds == {b"\x1f\x8b", b"\x28\xb5"}
+    assert packed.installed == image.installed
+    old = int(engine.facts().version.partition(".")[0]) < 23
+    assert ("cannot pull" in capsys.readouterr().err) == old
+
+
+def read_magic(store: Store, record: dict[str, str]) -> bytes:
+    return store.path(record["digest"].removeprefix("sha256:")).read_bytes()[:2]
 
 
 def test_two_builds_of_one_recipe_at_once_do_the_work_once(project: Project) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,11 +20,13 @@ from builder.build.toolchain import toolchain_key, toolchain_tag
 from builder.build.wheels import built_wheel, plan_wheels
 from builder.console import Console
 from builder.engine import ContainerRun
+from builder.export.stage import export_kit
 from builder.lock.debian import fetch_debs
 from builder.lock.lockfile import current_lock
 from builder.lock.resolve import resolve_lock
 from builder.lock.writing import write_lock
 from builder.recipe.source import read_recipe
+from builder.recipe.workspace import workspace_of
 from builder.settings import mirror_setting, settings_from
 from builder.store import Store
 from builder.tools import Tools
@@ -28,8 +35,6 @@ from tests.git_repositories import commit
 from tests.package_index import PackageIndex, serve
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from builder.dockerd.client import DockerEngine
     from builder.lock.model import Lock
     from builder.settings import Settings
@@ -86,7 +91,22 @@ def _base_tag(lock: Lock, store: Store, settings: Settings) -> str:
     return base_reference((make_base_layer(bootstrap_base(lock.file.debian, store).sha256, store=store),))
 
 
-def test_sources_from_git_and_from_an_index_end_in_the_image(engine: DockerEngine, tmp_path: Path) -> None:
+def without_networks(kit: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run envbuild in a kit, in a network namespace without any device where this user may make one."""
+    nowhere = "http://127.0.0.1:9/"
+    environment = {
+        **os.environ,
+        "ENVBUILD_STORE": str(kit / "store"),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        **dict.fromkeys(("ENVBUILD_INDEX_URL", "ENVBUILD_DEBIAN_MIRROR", "ENVBUILD_DEBIAN_SECURITY_MIRROR"), nowhere),
+        mirror_setting("tiny"): nowhere,
+    }
+    program = [sys.executable, "-c", "from builder.cli import main; main()", *arguments]
+    alone = ["unshare", "--net"] if os.geteuid() == 0 and shutil.which("unshare") else []
+    return subprocess.run([*alone, *program], cwd=kit, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_sources_from_git_and_from_an_index_end_in_the_image_and_in_a_kit(engine: DockerEngine, tmp_path: Path) -> None:
     python = system_python()
     head = commit(tmp_path / "repo", GIT)
     (tmp_path / "a.patch").write_text(PATCH, encoding="utf-8")
@@ -98,8 +118,8 @@ def test_sources_from_git_and_from_an_index_end_in_the_image(engine: DockerEngin
     with serve(index):
         settings = settings_from({**os.environ, mirror_setting("tiny"): index.url})
         store = Store(tmp_path / "store")
-        write_lock(tmp_path / "lock", resolve_lock(source, None, store, settings))
-        lock = current_lock(source, tmp_path / "lock")
+        write_lock(workspace_of(source).lock, resolve_lock(source, None, store, settings))
+        lock = current_lock(source, workspace_of(source).lock)
         for fetched in lock.sources.values():  # what another machine has to fetch again
             store.path(fetched.archive).unlink()
         tools = Tools(settings=settings, store=store, console=Console(), connect=lambda: engine)
@@ -111,12 +131,21 @@ def test_sources_from_git_and_from_an_index_end_in_the_image(engine: DockerEngin
             image = build_recipe(source, lock, tools)
             script = "import tiny_git, tiny_sdist; print(tiny_git.ANSWER, tiny_sdist.HALF)"
             ended = engine.run(ContainerRun(image=image.reference, command=("python3", "-c", script)))
+            export_kit(source, lock, tmp_path / "kit", tools)
+            shutil.rmtree(tmp_path / "repo")
+            for reference in (image.reference, toolchain_tag(key)):
+                engine.remove_image(reference)
+            moved = without_networks(tmp_path / "kit", "build", "r.yaml", "--json")
         finally:
             engine.remove_image(f"envbuild/{source.recipe.name}:latest")
             engine.remove_image(toolchain_tag(key))
             if not was_there:
                 engine.remove_image(base)
     assert (ended.code, ended.stdout) == (0, b"42 21\n"), ended.stderr
+    assert moved.returncode == 0, moved.stderr
+    assert json.loads(moved.stdout)["image_id"] == image.image_id
+    assert "compile" not in moved.stderr
+    assert "fetch" not in moved.stderr
     wheels = [built_wheel(job, store) for job in plan_wheels(source, lock, key, store.path)]
     assert [wheel.filename if wheel else None for wheel in wheels] == [
         "tiny_git-7-py3-none-any.whl",

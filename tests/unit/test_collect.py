@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.build.layers import base_tag
-from builder.build.uses import note_use, remember_workspace
+from builder.build.uses import note_published, note_use, remember_workspace
 from builder.cli import run
 from builder.collect import stage
 from builder.collect.garbage import Garbage, find_unreachable
@@ -76,6 +76,21 @@ def test_after_a_changed_pin_only_what_the_old_lock_alone_needed_goes(project: P
     assert {path.name for path in (project.store.root / "files").glob("*/*")} >= before - names(garbage)
     assert not project.store.has(old.sha256)
     assert find_garbage(project.tools).count == 0
+
+
+def test_what_a_published_image_was_made_of_stays_when_its_lock_has_moved_on(project: Project, tmp_path: Path) -> None:
+    build(project, b"one")
+    note_published(f"sha256:{'a' * 64}", project.lock.digest, project.store)
+    bar = add_wheel(project.store, tmp_path, "bar", version="1.1")
+    project.lock_with([bar, *(wheel for wheel in project.wheels if wheel.name != "bar")])
+    build(project, b"two")
+    garbage = find_garbage(project.tools)
+    layer, code = project.store.add_bytes(b"layer one"), project.store.add_bytes(b"code one")
+    assert not {layer, code} & names(garbage)
+    assert garbage.results == ()
+    project.root.rename(project.root.with_name("elsewhere"))
+    assert not {layer, code} & names(find_garbage(project.tools))
+    assert project.store.add_bytes(b"layer two") in names(find_garbage(project.tools))
 
 
 def test_when_a_project_folder_has_vanished_all_that_it_needed_goes(project: Project) -> None:

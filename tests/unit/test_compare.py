@@ -359,3 +359,13 @@ def test_an_image_without_settings_has_none() -> None:
     assert (facts.layers, facts.environment, facts.labels) == ((), {}, {})
     config = {"Env": ["A=b=c"], "Labels": None}
     assert facts_of({"Id": "sha256:1", "RootFS": {}, "Config": config}, []).environment == {"A": "b=c"}
+
+
+def test_how_an_image_runs_is_what_its_config_says_of_it() -> None:
+    config = {"Cmd": ["python3"], "Entrypoint": None, "User": "0", "WorkingDir": "/"}
+    facts = facts_of({"Id": "sha256:1", "RootFS": {}, "Config": config}, [])
+    assert facts.run == {"Cmd": ["python3"]}
+    assert facts_of({"Id": "1", "RootFS": {}, "Config": {"WorkingDir": "/a", "User": "1"}}, []).run == {
+        "User": "1",
+        "WorkingDir": "/a",
+    }

@@ -70,6 +70,10 @@ def test_the_context_holds_what_the_head_comment_of_the_dockerfile_lists(project
         ".dockerignore",
         "Dockerfile",
         "base.tar",
+        "papers/lock.yaml",
+        "papers/pylock.toml",
+        "papers/pylock.toolchain.toml",
+        "papers/recipe.yaml",
         "requirements.txt",
         "tools/compile_inside.py",
         "tools/compile_installed.py",
@@ -81,7 +85,7 @@ def test_the_context_holds_what_the_head_comment_of_the_dockerfile_lists(project
         line for line in (folder / "Dockerfile").read_text(encoding="utf-8").splitlines() if line.startswith("#")
     ]
     listed = [match[1] for line in comment if (match := re.match(r"#   (\S+) ", line))]
-    assert listed == ["base.tar", "wheels/", "tools/"]
+    assert listed == ["base.tar", "wheels/", "tools/", "papers/"]
     assert all((folder / name).exists() for name in listed)
 
 
@@ -92,7 +96,7 @@ def test_the_dockerfile_copies_nothing_that_the_context_lacks(project: Project, 
     named = re.findall(r"^(?:COPY|ADD) (?!--from)(\S+) ", text, re.MULTILINE) + re.findall(
         r"/build/(tools/\S+?)(?:/pip)? ", text
     )
-    assert len(named) == 6
+    assert len(named) == 7
     assert all((folder / name).exists() for name in named), named
 
 
@@ -184,7 +188,7 @@ def test_a_kit_holds_the_folders_beside_the_recipe_with_their_modes(tmp_path: Pa
 def test_a_folder_that_holds_something_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(UsageError, match="is not an empty folder"):
+    with pytest.raises(UsageError, match="is there already"):
         write_folder([Item(name="a", content=b"x")], tmp_path / "out")
     assert files(tmp_path / "out") == {"thesis.txt"}
 
@@ -206,6 +210,11 @@ def test_the_command_line_says_what_it_wrote(
     document = json.loads(capsys.readouterr().out)
     assert document == {"recipe": "small", "written": {"wheels": str(tmp_path / "out")}}
     assert run(["export", recipe]) == 2
+    taken = tmp_path / "image.tar"
+    taken.write_bytes(b"mine")
+    assert run(["export", recipe, "--wheels", str(tmp_path / "other"), "--oci", str(taken)]) == 2
+    assert f"{taken} is there already" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
     (project.root / "lockfiles" / "small" / LOCK).unlink()
     assert run(["export", recipe, "--wheels", str(tmp_path / "more")]) == 5
 
@@ -226,11 +235,21 @@ FILE = [0o100000, 0o644, 0, 0, "aa", {}]
 
 def tree(**changes: object) -> Tree:
     files = {"/a": FILE, "/opt/foo-1.0.dist-info/INSTALLER": FILE}
-    return Tree(files={**files, **changes}, environment={"PATH": "/bin"})  # type: ignore[dict-item]
+    return Tree(files={**files, **changes}, config={"$PATH": "/bin"})  # type: ignore[dict-item]
 
 
 def test_equal_trees_have_no_differences() -> None:
     assert differences(tree(), tree()) == ()
+
+
+def test_variables_labels_and_the_command_are_compared() -> None:
+    one = Tree(files={}, config={"$PATH": "/bin", "label a": "1", "Cmd": ["python3"]})
+    other = Tree(files={}, config={"$PATH": "/bin", "label b": "1", "Cmd": ["sh"]})
+    assert differences(one, other) == (
+        "Cmd: ['python3'] from the Dockerfile, ['sh'] in the assembled image",
+        "label a: '1' from the Dockerfile, None in the assembled image",
+        "label b: None from the Dockerfile, '1' in the assembled image",
+    )
 
 
 @pytest.mark.parametrize(

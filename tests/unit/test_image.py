@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from builder.build.compression import COMPRESSIONS, GZIP, ZSTD
 from builder.build.image import ImageSettings, Layer, assemble, chain_ids, docker_archive, load_image
-from builder.build.tarlayer import Blob
+from builder.build.tarlayer import Blob, compress_tar
 from builder.errors import EngineError
-from builder.store import Store
+from builder.store import DamagedFileError, Store
 from tests.fakes import FakeEngine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from builder.build.compression import Compression
     from builder.build.image import Image
 
 SETTINGS = ImageSettings(
@@ -33,10 +35,17 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def layer(store: Store, title: str) -> Layer:
+def layer(store: Store, title: str, compression: Compression = GZIP) -> Layer:
+    out = io.BytesIO()
+    blob = compress_tar(io.BytesIO(f"bytes of {title}".encode()), out, compression)
+    store.add_bytes(out.getvalue())
+    return Layer(title=title, blob=blob, media_type=compression.media_type)
+
+
+def known(title: str) -> Layer:
     data = f"bytes of {title}".encode()
-    digest = f"sha256:{store.add_bytes(data)}"
     diff_id = f"sha256:{hashlib.sha256(title.encode()).hexdigest()}"
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     return Layer(title=title, blob=Blob(digest=digest, size=len(data), diff_id=diff_id, unpacked=10240))
 
 
@@ -79,7 +88,8 @@ def test_the_manifest_names_config_and_layers(image: Image) -> None:
     assert image.manifest_digest == f"sha256:{hashlib.sha256(image.manifest).hexdigest()}"
 
 
-def test_a_known_image_has_its_known_digests(image: Image) -> None:
+def test_a_known_image_has_its_known_digests() -> None:
+    image = assemble(tuple(known(title) for title in ("base", "environment", "torch 2")), SETTINGS)
     assert image.config_digest == "sha256:a287ebedbb6e5b41786e87c39a7f3139728fb69087b2bd27a6d1392d35a05df1"
     assert image.manifest_digest == "sha256:4f00d05531c25bf2dd11677cf76d5025b1d2e411a127749c806225563cbc76f1"
 
@@ -98,12 +108,36 @@ def test_chain_ids_follow_the_specification(image: Image) -> None:
     assert len(set(chain)) == 3
 
 
-def test_the_archive_holds_config_manifest_and_layers(image: Image, store: Store) -> None:
+@pytest.mark.parametrize("compression", COMPRESSIONS.values(), ids=COMPRESSIONS)
+def test_the_archive_holds_config_manifest_and_unpacked_layers(compression: Compression, store: Store) -> None:
+    layers = tuple(layer(store, title, compression) for title in ("base", "environment", "torch 2"))
+    image = assemble(layers, SETTINGS)
     files = archive_of(b"".join(docker_archive(image, "x/y:1", store=store, present=frozenset())))
     [entry] = json.loads(files["manifest.json"])
     assert entry["RepoTags"] == ["x/y:1"]
     assert files[entry["Config"]] == image.config
     assert [files[name] for name in entry["Layers"]] == [b"bytes of base", b"bytes of environment", b"bytes of torch 2"]
+
+
+def test_the_id_of_an_image_does_not_depend_on_how_its_layers_are_packed(store: Store) -> None:
+    packed, small = (assemble((layer(store, "base", each),), SETTINGS) for each in (GZIP, ZSTD))
+    assert packed.config_digest == small.config_digest
+    assert packed.manifest_digest != small.manifest_digest
+    [entry] = json.loads(small.manifest)["layers"]
+    assert entry["mediaType"] == "application/vnd.oci.image.layer.v1.tar+zstd"
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS.values(), ids=COMPRESSIONS)
+@pytest.mark.parametrize("place", [0, 12, -1])
+def test_an_archive_never_ends_with_a_damaged_layer(place: int, compression: Compression, store: Store) -> None:
+    image = assemble((layer(store, "base", compression),), SETTINGS)
+    path = store.path(image.layers[0].blob.digest.removeprefix("sha256:"))
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedFileError, match="is damaged: its bytes have the sha256") as raised:
+        b"".join(docker_archive(image, "x/y:1", store=Store(store.root), present=frozenset()))
+    assert raised.value.sha256 == path.name
 
 
 def test_layers_that_the_engine_has_are_named_but_not_sent(image: Image, store: Store) -> None:
@@ -124,4 +158,4 @@ def test_another_image_under_the_reference_is_an_error(image: Image, store: Stor
     engine = FakeEngine(images={"x/y:1": "sha256:other"}, chains=frozenset(chain_ids(image.layers)[:1]))
     with pytest.raises(EngineError, match=r"loaded x/y:1 as sha256:other instead of sha256:"):
         load_image(image, "x/y:1", engine=engine, store=store)
-    assert sum(name.endswith(".tar.gz") for name in archive_of(engine.loaded[0])) == 2
+    assert sum(name.endswith(".tar") for name in archive_of(engine.loaded[0])) == 2

@@ -28,6 +28,15 @@ def test_the_environment_comes_first_then_the_largest_wheels_then_buckets() -> N
     assert plans[0].layouts == ()
 
 
+def test_what_a_recipe_pins_lies_above_what_comes_with_it_and_the_papers_above_all() -> None:
+    wheels = [layout("torch", 3 * LARGE), layout("cublas", 2 * LARGE), layout("numpy", LARGE), layout("small")]
+    paper = File(path="/usr/share/envbuild/recipe.yaml", size=1, content=b"1")
+    plans = plan_layers(wheels, (paper,), stack=("torch", "small"))
+    titles = ["environment", "cublas 1.0", "numpy 1.0", "torch 1.0", "small 1.0", "recipe and lock"]
+    assert [plan.title for plan in plans] == titles
+    assert plans[-1].papers == (paper,)
+
+
 def test_wheels_of_one_size_are_ordered_by_name() -> None:
     one, other = layout("one", LARGE), layout("other", LARGE)
     assert plan_layers([other, one]) == plan_layers([one, other])

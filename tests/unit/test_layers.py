@@ -8,7 +8,9 @@ import io
 import json
 import marshal
 import pickle
+import random
 import tarfile
+import zipfile
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -17,22 +19,24 @@ import pytest
 from builder.build import compile_inside, layers
 from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.layerplan import LayerPlan, plan_layers
-from builder.build.layers import layer_key, make_base_layer, make_layers
+from builder.build.layers import LayerTerms, layer_key, make_base_layer, make_layers
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
 from builder.engine import Exit
 from builder.errors import BuildFailedError
 from builder.registry.share import NO_SHARE, open_share
 from builder.settings import settings_from
-from builder.store import Store
+from builder.store import DiskFullError, Store
 from tests.fake_registry import FakeRegistry, running
 from tests.fakes import FakeEngine
+from tests.small_disk import enlarge, small_disk
 from tests.wheels import make_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from builder.build.compression import CompressionName
     from builder.build.image import Layer
     from builder.build.wheelfile import WheelLayout
     from builder.engine import ContainerRun
@@ -66,7 +70,9 @@ class CompilingEngine(FakeEngine):
         for name, path in {"WHEELS": wheels, "JOBS": mounts["/jobs"], "RESULTS": mounts["/results"]}.items():
             self.patch.setattr(compile_inside, name, path)
         for wheel in wheels.iterdir():
-            compile_inside.compile_wheel(wheel.name)
+            for first in compile_inside.parts_of(wheel.name):
+                compile_inside.compile_part(wheel.name, first)
+            compile_inside.join_parts(wheel.name)
         return super().run(job, on_line)
 
 
@@ -85,9 +91,7 @@ class World:
         return make_layers(
             plan_layers(layouts),
             base=(self.base,),
-            venv=VENV,
-            python="3.13.5-2",
-            epoch=epoch,
+            terms=terms(python="3.13.5-2", epoch=epoch),
             engine=self.engine,
             store=self.store,
             on_progress=self.said.append,
@@ -118,6 +122,10 @@ def new_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 @pytest.fixture
 def world(new_world: Callable[[str], World]) -> World:
     return new_world("store")
+
+
+def terms(*, venv: Venv = VENV, python: str = "x", epoch: int = 1, compression: CompressionName = "gzip") -> LayerTerms:
+    return LayerTerms(venv=venv, python=python, epoch=epoch, compression=compression)
 
 
 def layout(folder: Path, name: str = "foo", source: bytes = b"x = {None, 'a', 'b'}\n") -> WheelLayout:
@@ -177,6 +185,29 @@ def test_a_file_that_does_not_compile_has_no_byte_code(tmp_path: Path, world: Wo
     layer = world.make([read_layout(make_wheel(tmp_path, "foo", files), VENV)])[1]
     compiled = [name for name in world.members(layer) if "__pycache__/" in name]
     assert compiled == [f"{SITE}/__pycache__/good.cpython-313.pyc"]
+
+
+def test_a_large_wheel_is_compiled_in_parts_of_one_size(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(compile_inside, "PART", 3)
+    join = compile_inside.join_parts
+
+    def joined(wheel: str) -> None:
+        parts = [compile_inside.part_file(wheel, first) for first in compile_inside.parts_of(wheel)]
+        sizes.extend(len(zipfile.ZipFile(part).namelist()) for part in parts)
+        join(wheel)
+
+    monkeypatch.setattr(compile_inside, "join_parts", joined)
+    names = [f"m{number}.py" for number in range(8)]
+    files = {name: f"x = {name!r}\n".encode() for name in names}
+    layer = world.make([read_layout(make_wheel(tmp_path, "foo", files), VENV)])[1]
+    assert sizes == [3, 3, 2]
+    compiled = [name for name in world.members(layer) if "__pycache__/" in name]
+    assert compiled == [f"{SITE}/__pycache__/m{number}.cpython-313.pyc" for number in range(8)]
+    code = marshal.loads(world.read(layer, compiled[7])[16:])
+    assert code.co_consts[0] == "m7.py"
 
 
 def test_two_stores_give_the_same_layers(tmp_path: Path, new_world: Callable[[str], World]) -> None:
@@ -272,21 +303,22 @@ def test_a_failed_compile_names_the_wheel_and_shows_the_interpreters_words(tmp_p
 
 def test_every_input_of_a_layer_is_in_its_key(tmp_path: Path) -> None:
     plan = LayerPlan(title="foo 1.0", layouts=(layout(tmp_path),))
-    key = layer_key(plan, venv=VENV, python="x", epoch=1)
-    assert key == layer_key(plan, venv=VENV, python="x", epoch=1)
+    key = layer_key(plan, terms())
+    assert key == layer_key(plan, terms())
     other = LayerPlan(title="foo 1.0", layouts=(layout(tmp_path, source=b"y = 1\n"),))
     others = [
-        layer_key(plan, venv=VENV, python="y", epoch=1),
-        layer_key(plan, venv=VENV, python="x", epoch=2),
-        layer_key(plan, venv=Venv(python="3.13", prefix="/opt/other"), python="x", epoch=1),
-        layer_key(other, venv=VENV, python="x", epoch=1),
+        layer_key(plan, terms(python="y")),
+        layer_key(plan, terms(epoch=2)),
+        layer_key(plan, terms(venv=Venv(python="3.13", prefix="/opt/other"))),
+        layer_key(other, terms()),
+        layer_key(plan, terms(compression="zstd")),
     ]
-    assert len({key, *others}) == 5
+    assert len({key, *others}) == 6
 
 
 def test_a_layer_without_python_files_serves_every_base(tmp_path: Path) -> None:
     plan = LayerPlan(title="binary 1.0", layouts=(binary_layout(tmp_path),))
-    assert layer_key(plan, venv=VENV, python="x", epoch=1) == layer_key(plan, venv=VENV, python="y", epoch=1)
+    assert layer_key(plan, terms()) == layer_key(plan, terms(python="y"))
 
 
 def test_byte_code_depends_on_the_python_and_the_place(tmp_path: Path) -> None:
@@ -312,3 +344,21 @@ def test_layers_that_another_machine_made_come_from_where_they_are_shared(
         assert two.said == []
         assert two.engine.runs == [], "no byte code was compiled"
         assert two.read(found[1], f"{SITE}/foo/data") == b"1"
+
+
+@pytest.mark.parametrize("where", ["this process", "a process of its own"])
+def test_a_disk_that_fills_up_under_a_layer_is_named_and_with_more_room_the_layer_is_made(
+    where: str, new_world: Callable[[str], World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "PARALLEL", 0 if where == "a process of its own" else 1 << 40)
+    made = make_wheel(tmp_path, "noise", {"noise/data": random.Random(1).randbytes(8 << 20), "noise.py": b"x = 1\n"})
+    with small_disk(tmp_path / "disk", megabytes=6):
+        world = new_world("disk/store")
+        with pytest.raises(DiskFullError, match=r"no space is left on the disk: the store .*disk/store has \d MiB"):
+            world.make([read_layout(made, VENV)])
+        assert list((world.store.root / "tmp").iterdir()) == []
+        kept = [world.store.result("layer", key) or {} for kind, key in world.store.results() if kind == "layer"]
+        assert all(world.store.has(record["digest"].removeprefix("sha256:")) for record in kept)
+        enlarge(tmp_path / "disk", megabytes=40)
+        [*_, layer] = world.make([read_layout(made, VENV)])
+        assert world.read(layer, f"{SITE}/noise.py") == b"x = 1\n"

@@ -10,7 +10,7 @@ import pytest
 
 from builder.build.layout import read_layout_image, write_layout
 from builder.document import sha256_bytes, sha256_file
-from builder.errors import InvalidDocumentError, UsageError
+from builder.errors import BuildFailedError, InvalidDocumentError, UsageError
 from builder.store import Store
 from tests.registry_image import make_image
 
@@ -78,8 +78,12 @@ def test_a_name_chooses_among_several_images(image: Image, store: Store, tmp_pat
 
 def test_a_folder_that_is_there_is_not_overwritten(image: Image, store: Store, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(UsageError, match="is there already"):
-        write_layout(image, tmp_path / "out", store=store)
+    (tmp_path / "out" / "thesis").touch()
+    (tmp_path / "out.tar").write_bytes(b"mine")
+    for name in ("out", "out.tar"):
+        with pytest.raises(UsageError, match="is there already"):
+            write_layout(image, tmp_path / name, store=store)
+    assert (tmp_path / "out.tar").read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("name", ["out", "out.tar"])
@@ -87,7 +91,7 @@ def test_a_layer_that_is_missing_in_the_store_leaves_nothing(
     name: str, image: Image, store: Store, tmp_path: Path
 ) -> None:
     store.path(image.layers[1].blob.digest.removeprefix("sha256:")).unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(BuildFailedError, match="cannot be written: No such file"):
         write_layout(image, tmp_path / name, store=store)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 

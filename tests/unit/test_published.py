@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from builder.build.image import ImageSettings, assemble
 from builder.build.published import pull_image, push_image
+from builder.build.uses import published_locks
 from builder.download import Patience
 from builder.errors import InvalidDocumentError, RegistryError
 from builder.registry.client import RegistryClient
@@ -50,6 +52,15 @@ def test_an_image_comes_back_as_it_was(client: RegistryClient, repository: Repos
     assert pushed.digest == image.manifest_digest
     assert pull_image(repository.at(pushed.digest), other, client) == image
     assert pull_image(repository.at("1"), other, client) == image
+
+
+def test_the_lock_of_a_pushed_image_is_noted(client: RegistryClient, repository: Repository, tmp_path: Path) -> None:
+    store = Store(tmp_path / "one")
+    push_image(make_image(store, BASE), repository.at("1"), store, client)
+    assert list(published_locks(store)) == []
+    labelled = assemble(make_image(store, BASE).layers, ImageSettings(epoch=0, labels={"dev.envbuild.lock": "ab"}))
+    push_image(labelled, repository.at("2"), store, client)
+    assert list(published_locks(store)) == ["ab"]
 
 
 def test_an_image_that_shares_its_base_sends_only_what_is_new(
@@ -101,7 +112,7 @@ def test_a_layer_that_nobody_here_can_unpack_is_named(
     store = Store(tmp_path / "one")
     image = make_image(store, BASE)
     push_image(image, repository.at("1"), store, client)
-    text = image.manifest.replace(b"layer.v1.tar+gzip", b"layer.v1.tar+zstd")
+    text = image.manifest.replace(b"layer.v1.tar+gzip", b"layer.v1.tar+brotli")
     client.put_manifest(repository.at("2"), text, OCI_MANIFEST)
-    with pytest.raises(InvalidDocumentError, match=r"zstd, which cannot be unpacked here"):
+    with pytest.raises(InvalidDocumentError, match=r"brotli, which cannot be unpacked here"):
         pull_image(repository.at("2"), Store(tmp_path / "two"), client)

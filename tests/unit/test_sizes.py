@@ -13,7 +13,6 @@ from rich.console import Console as RichConsole
 from builder.build.base import base_key, find_base
 from builder.build.duplicates import BASE, find_duplicates
 from builder.build.image import Layer
-from builder.build.layerplan import plan_layers
 from builder.build.layers import make_base_layer, make_layers
 from builder.build.sizes import measure_image
 from builder.build.sizes_table import sizes_table
@@ -156,7 +155,7 @@ def test_packages_are_measured_as_they_are_installed_the_biggest_first(source: R
 
 def test_layers_that_are_not_made_have_no_size_and_no_total(source: RecipeFile, store: Store) -> None:
     report = measure_image(source, locked_recipe(source), store)
-    assert len(report.layers) == 4  # the base, the environment, a bucket for each wheel
+    assert len(report.layers) == 5  # the base, the environment, a bucket for each wheel, the recipe and the lock
     assert {layer.compressed for layer in report.layers} == {None}
     assert report.compressed is None
     assert "not made" in shown(report)
@@ -173,11 +172,9 @@ def test_layers_that_were_made_have_the_sizes_of_their_blobs(source: RecipeFile,
     plan = find_plan(source, lock, store)
     assert plan is not None
     made = make_layers(
-        plan_layers([read_layout(wheel, plan.venv) for wheel in plan.wheels]),
+        plan.layers([read_layout(wheel, plan.terms.venv) for wheel in plan.wheels]),
         base=(base,),
-        venv=plan.venv,
-        python=plan.base_key,
-        epoch=plan.settings.epoch,
+        terms=plan.terms,
         engine=FakeEngine(),
         store=store,
         on_progress=lambda _text: None,

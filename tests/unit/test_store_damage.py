@@ -14,6 +14,7 @@ import pytest
 from builder.build.layers import make_base_layer
 from builder.errors import BuildFailedError
 from builder.store import DamagedFileError, DiskFullError, Store, mended, prove_all
+from tests.small_disk import small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,12 +151,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_does_not_fit_the_disk_leaves_the_store_as_it_was(tmp_path: Path) -> None:
-    if (
-        os.geteuid() != 0
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "x", tmp_path], check=False).returncode
-    ):
-        pytest.skip("only root may mount the small disk of this test")
-    try:
+    with small_disk(tmp_path, megabytes=6):
         store = Store(tmp_path / "store")
         sha256 = kept(store, os.urandom(4 << 20))
         before = sorted(path for path in (tmp_path / "store" / "files").rglob("*") if path.is_file())
@@ -165,8 +161,6 @@ def test_a_layer_that_does_not_fit_the_disk_leaves_the_store_as_it_was(tmp_path:
         assert list((tmp_path / "store" / "tmp").iterdir()) == []
         assert list(store.results()) == []
         store.keep_result("layer", "k", {"still": "works"})
-    finally:
-        subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 def test_who_wants_the_store_alone_waits_for_processes_that_have_it_open(tmp_path: Path) -> None:
