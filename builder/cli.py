@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from builder.commands import diagnosis, insight, keep, matrix, project, publish, road
+from builder.commands import diagnosis, insight, keep, matrix, project, publish, road, wheels
 from builder.commands.state import State
 from builder.errors import BuildFailedError, EnvbuildError, ExitCode, UsageError
 
@@ -24,6 +24,7 @@ COMMANDS = (
     road.check,
     road.lock,
     road.render,
+    wheels.wheels,
     road.build,
     road.smoke,
     publish.publish,

@@ -18,7 +18,11 @@ ELF_HEADER = struct.Struct(
 )  # offset of the section headers; their size, count, and the index of the names
 SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 DYNAMIC_ENTRY = struct.Struct("<qQ")
-SHT_DYNAMIC, SHT_NOBITS = 6, 8
+SYMBOL = struct.Struct("<IBBHQQ")  # name, kind and binding, visibility, section (0: another library's), value, size
+VERSION_NEED = struct.Struct("<HHIII")  # version, number of names, library, offsets of the first name and the next need
+VERSION_NAME = struct.Struct("<IHHII")  # hash, flags, index, name, offset of the next
+SHT_DYNAMIC, SHT_NOBITS, SHT_DYNSYM, SHT_GNU_VERNEED = 6, 8, 11, 0x6FFFFFFE
+SHN_UNDEF = 0
 MANY_SECTIONS, NAMES_ELSEWHERE = 0, 0xFFFF
 DT_NULL, DT_NEEDED, DT_SONAME, DT_RPATH, DT_RUNPATH = 0, 1, 14, 15, 29
 LONGEST_TEXT = 4096
@@ -81,12 +85,10 @@ class ElfImage:
 
     def linkage(self) -> Linkage:
         """Return the dynamic section; a file without one needs nothing."""
-        dynamic = next((section for section in self.sections if section.kind == SHT_DYNAMIC), None)
+        dynamic = next(self._sections_of(SHT_DYNAMIC), None)
         if dynamic is None:
             return Linkage()
-        if dynamic.link >= len(self.sections):
-            raise self.malformed(dynamic.offset, "the dynamic section has no string table")
-        strings = self.sections[dynamic.link].offset
+        strings = self._strings_of(dynamic)
         texts = [(tag, strings + value) for tag, value in self._dynamic_entries(dynamic)]
 
         def all_of(wanted: int) -> tuple[str, ...]:
@@ -98,6 +100,46 @@ class ElfImage:
             needed=all_of(DT_NEEDED),
             runpath=tuple(part for text in folders for part in text.split(":") if part),
         )
+
+    def version_needs(self) -> dict[str, tuple[str, ...]]:
+        """Return the version names that each linked library must provide, such as `GLIBC_2.34` of `libc.so.6`."""
+        needs: dict[str, list[str]] = {}
+        for section in self._sections_of(SHT_GNU_VERNEED):
+            strings, position = self._strings_of(section), section.offset
+            while section.offset <= position < section.end:
+                _, count, library, first, following = self.unpack(VERSION_NEED, position)
+                names = self._version_names(position + first, count, strings)
+                needs.setdefault(self.text(strings + library), []).extend(names)
+                if following == 0:
+                    break
+                position += following
+        return {library: tuple(sorted(names)) for library, names in needs.items()}
+
+    def _version_names(self, position: int, count: int, strings: int) -> Iterator[str]:
+        for _ in range(count):
+            _, _, _, name, following = self.unpack(VERSION_NAME, position)
+            yield self.text(strings + name)
+            position += following
+
+    def undefined_symbols(self) -> tuple[str, ...]:
+        """Return the names that other libraries must provide, sorted."""
+        found = set()
+        for section in self._sections_of(SHT_DYNSYM):
+            strings = self._strings_of(section)
+            for offset in range(section.offset, section.end - SYMBOL.size + 1, SYMBOL.size):
+                name, _, _, defined_in, _, _ = self.unpack(SYMBOL, offset)
+                if name and defined_in == SHN_UNDEF:
+                    found.add(self.text(strings + name))
+        return tuple(sorted(found))
+
+    def _sections_of(self, kind: int) -> Iterator[Section]:
+        return (section for section in self.sections if section.kind == kind)
+
+    def _strings_of(self, section: Section) -> int:
+        """Return the offset of the string table that a section refers to."""
+        if section.link >= len(self.sections):
+            raise self.malformed(section.offset, f"section {section.name!r} has no string table")
+        return self.sections[section.link].offset
 
     def _dynamic_entries(self, dynamic: Section) -> Iterator[tuple[int, int]]:
         for offset in range(dynamic.offset, dynamic.end, DYNAMIC_ENTRY.size):

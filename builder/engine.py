@@ -22,7 +22,10 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerRun:
-    """A command in a container without network; `memory` is in bytes, `timeout` in seconds."""
+    """A command in a container without network; `memory` is in bytes, `timeout` in seconds.
+
+    `cpu_shares` is its weight against others where cores are short (None: the engine's default, 1024).
+    """
 
     image: str
     command: tuple[str, ...]
@@ -32,6 +35,7 @@ class ContainerRun:
     workdir: str | None = None
     user: str | None = None
     memory: int | None = None
+    cpu_shares: int | None = None
     timeout: float = 3600.0
     read_only_root: bool = False
 

@@ -122,6 +122,25 @@ def _container(image: ElfImage, start: int, limit: int) -> tuple[list[DeviceCode
     return codes, end
 
 
+def needed_code(capability: str) -> str:
+    """Return the names of the code that a GPU runs: for `12.0` these are `sm_120, sm_120a/f or PTX <= 12.0`."""
+    major, minor = (int(part) for part in capability.split("."))
+    plain = f"sm_{major}{minor}" if minor == 0 else f"sm_{major}0 to sm_{major}{minor}"
+    suffixes = "a/f" if major >= 10 else "a" if major == 9 else ""
+    special = f", sm_{major}{minor}{suffixes}" if suffixes else ""
+    return f"{plain}{special} or PTX <= {capability}"
+
+
+def sorted_labels(labels: Iterable[str]) -> list[str]:
+    """Return labels such as `sm_120a` in order: machine code first, oldest architecture first."""
+
+    def order(label: str) -> tuple[bool, int, str]:
+        kind, arch = label.split("_")
+        return kind != "sm", int(arch.rstrip("af")), arch
+
+    return sorted(labels, key=order)
+
+
 def runs_on(codes: Iterable[DeviceCode], capability: str, driver_cuda: str | None = None) -> Kind | None:
     """Say how a GPU of a compute capability such as `12.0` runs this code: its machine code, its PTX, or not (None).
 

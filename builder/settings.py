@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SIZE = re.compile(r"([0-9]+)([mg])i?b?")
 MIRROR = re.compile(r"ENVBUILD_INDEX_[A-Z0-9_]+_URL")
 
 
@@ -25,6 +28,7 @@ class Settings:
     `docker_config` is the folder of Docker's config.json, `insecure_registries` are `host[:port]` that are spoken to
     without encryption, `share` is the `host/repository` where machines share wheels and layers, filled if `share_push`.
     `signing_key` names the key that signs what is published: a file, a variable or a token, never the key itself.
+    A compilation holds at most `memory` bytes and compiles `jobs` files at a time; `low_priority` lets others go first.
     """
 
     store: Path
@@ -39,6 +43,9 @@ class Settings:
     share_push: bool = False
     signing_key: str | None = None
     index_mirrors: Mapping[str, str] = field(default_factory=dict)
+    memory: int | None = None
+    jobs: int | None = None
+    low_priority: bool = False
     registry_mirrors: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
 
@@ -68,9 +75,37 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
         share=get("ENVBUILD_SHARE"),
         share_push=get("ENVBUILD_SHARE_PUSH") == "1",
         signing_key=get("ENVBUILD_SIGNING_KEY"),
+        memory=bytes_of(get("ENVBUILD_MEMORY"), "ENVBUILD_MEMORY"),
+        jobs=count_of(get("ENVBUILD_JOBS"), "ENVBUILD_JOBS"),
+        low_priority=_is_low(get("ENVBUILD_PRIORITY")),
     )
 
 
 def mirror_setting(index: str) -> str:
     """Return the variable that gives a mirror of a recipe's index, such as `ENVBUILD_INDEX_TORCH_CU130_URL`."""
     return f"ENVBUILD_INDEX_{re.sub('[^A-Z0-9]', '_', index.upper())}_URL"
+
+
+def _is_low(priority: str | None) -> bool:
+    if priority not in {None, "low", "normal"}:
+        raise UsageError(f"ENVBUILD_PRIORITY: {priority!r} is no priority", remedy="give low or normal")
+    return priority == "low"
+
+
+def bytes_of(text: str | None, place: str) -> int | None:
+    """Return the bytes in a text such as `512m` or `8g`; `place` names it in the error."""
+    if text is None:
+        return None
+    found = SIZE.fullmatch(text.strip().lower())
+    if found is None or int(found[1]) == 0:
+        raise UsageError(f"{place}: {text!r} is no amount of memory", remedy="give MiB or GiB, such as 512m or 8g")
+    return int(found[1]) << (20 if found[2] == "m" else 30)
+
+
+def count_of(text: str | None, place: str) -> int | None:
+    """Return the positive number in a text; `place` names it in the error."""
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise UsageError(f"{place}: {text!r} is no number of jobs", remedy="give a number from 1 on")
+    return int(text)

@@ -1,8 +1,9 @@
 """The content-addressed store: files by sha256, results by key; atomic, shared by processes, safe against `kill -9`.
 
 Layout under the root: `files/ab/abcd…` (bytes named by their sha256), `results/KIND/KEY.json` (what a job with that key
-produced, with a hash over it), `git/` (bare repositories by address), `tmp/` (unfinished work, never read), `locks/`
-(one advisory lock per running job, and `store`, which every process that has the store open holds shared), `logs/`.
+produced, with a hash over it), `git/` (bare repositories by address), `tmp/` (unfinished work, never read),
+`builds/KEY/` (compilations that go on where they were), `ccache/` (the compilers' cache), `locks/` (one advisory lock
+per running job, and `store`, which every process that has the store open holds shared), `logs/`.
 """
 
 from __future__ import annotations
@@ -213,11 +214,15 @@ class Store:
             self._on_wait(f"waiting: {reason}")
             fcntl.flock(descriptor, kind)
 
-    def log(self, name: str) -> IO[bytes]:
-        """Open a log for writing; its path is `.name`."""
+    def log(self, name: str, *, append: bool = False) -> IO[bytes]:
+        """Open a log for writing, anew or at its end; its path is `.name`."""
         path = self.root / "logs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("wb")
+        return path.open("ab" if append else "wb")
+
+    def unfinished(self, key: str) -> Path:
+        """Return the folder where a job with this key goes on after an interruption; the finished job removes it."""
+        return self.root / "builds" / key
 
     def _sweep(self) -> None:
         for path in (self.root / "tmp").iterdir():

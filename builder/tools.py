@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """The tools of every stage. The engine is connected to when a stage first needs it."""
+    """The tools of every stage. The engine is connected to when a stage first needs it.
+
+    With `retry` a compilation that failed before with the same inputs is tried again.
+    """
 
     settings: Settings
     store: Store
     console: Console
     connect: Callable[[], Engine]
+    retry: bool = False
 
     @cached_property
     def engine(self) -> Engine:

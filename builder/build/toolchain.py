@@ -37,6 +37,20 @@ def toolchain_key(dockerfile: str, base_key: str, lock: Lock) -> str:
     )
 
 
+def compilers_digest(lock: Lock) -> str:
+    """Return the digest of what object files depend on besides their sources: the compilers and the system's headers.
+
+    The headers of Python packages are not in it: a compiler's cache reads them as sources.
+    """
+    wheels = lock.compiler_wheels or lock.toolchain_wheels
+    return key_of(
+        {
+            "debs": [deb.sha256 for deb in lock.toolchain_debs],
+            "cuda": [wheel.sha256 for wheel in wheels if wheel.name.startswith(("nvidia-cuda-", "nvidia-nvvm"))],
+        }
+    )
+
+
 def toolchain_tag(key: str) -> str:
     """Return the local tag of the toolchain image with this key."""
     return f"envbuild/toolchain:{key[:16]}"

@@ -144,7 +144,10 @@ def _repositories(store: Store, roots: Roots) -> Iterator[Piece]:
 
 
 def _unfinished(store: Store, needed: set[str]) -> Iterator[Piece]:
-    """Yield what killed processes left; parts of downloads that are still needed stay, to be continued."""
+    """Yield what killed processes left; downloads and compilations that are still needed stay, to be continued."""
+    for path in sorted((store.root / "builds").glob("*")):
+        if path.name not in needed:
+            yield Piece(kind=UNFINISHED, path=path, size=_size(path))
     for path in sorted((store.root / "tmp").iterdir()):
         if path.name.removeprefix("part-") not in needed:
             yield Piece(kind=UNFINISHED, path=path, size=_size(path))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.commands.complete import complete_packages
-from builder.commands.state import RECIPE, SAVE_FINDING, conclude, json_option
+from builder.commands.state import RECIPE, RETRY, SAVE_FINDING, conclude, json_option
 from builder.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 @click.command()
 @RECIPE
 @click.option("--locked", is_flag=True, help="Refuse a stale lock (exit 5) instead of resolving again.")
+@RETRY
 @click.option("--save-finding", is_flag=True, help=SAVE_FINDING)
 @json_option
 @click.pass_obj
-def make(state: State, *, recipe: Path, locked: bool, save_finding: bool) -> int:
+def make(state: State, *, recipe: Path, locked: bool, retry: bool, save_finding: bool) -> int:
     """Go the whole road: lock, render, compile, assemble, prove.
 
     Exit 0: good, 8: bad, 12: a required check could not run.
@@ -32,7 +33,7 @@ def make(state: State, *, recipe: Path, locked: bool, save_finding: bool) -> int
     from builder.pipeline import make as go
     from builder.recipe.source import read_recipe
 
-    source, tools = read_recipe(recipe), state.tools()
+    source, tools = read_recipe(recipe), state.tools(retry=retry)
     verdict = go(source, tools, frozen=locked)
     _offer(source, tools, save=save_finding)
     return conclude(state, verdict)
@@ -127,16 +128,17 @@ def render(state: State, *, recipe: Path, check: bool) -> int:
 @click.command()
 @RECIPE
 @click.option("--check-dockerfile", is_flag=True, help="Build the Dockerfile with the engine alone, and compare.")
+@RETRY
 @json_option
 @click.pass_obj
-def build(state: State, *, recipe: Path, check_dockerfile: bool) -> int:
+def build(state: State, *, recipe: Path, check_dockerfile: bool, retry: bool) -> int:
     """Compile the wheels and assemble the image of a locked recipe."""
     from builder.build.stage import build_recipe
     from builder.lock.stage import locked_recipe
     from builder.recipe.source import read_recipe
 
     source = read_recipe(recipe)
-    locked, tools = locked_recipe(source), state.tools()
+    locked, tools = locked_recipe(source), state.tools(retry=retry)
     image = build_recipe(source, locked, tools)
     if check_dockerfile:
         from builder.export.stage import check_dockerfile as compare

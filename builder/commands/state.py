@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ def _remember(context: click.Context, _parameter: click.Parameter, value: Path) 
 
 RECIPE = click.argument("recipe", type=RECIPE_PATH, shell_complete=complete_recipes, callback=_remember)
 SAVE_FINDING = "Write what cured a failure to findings/, where `diagnose` reads it."
+RETRY = click.option(
+    "--retry", is_flag=True, help="Try a compilation again that failed before with exactly the same inputs."
+)
 _EXIT = {"good": ExitCode.DONE, "bad": ExitCode.BAD, "unverified": ExitCode.UNVERIFIED}
 
 
@@ -39,18 +43,23 @@ class State:
         self.console = Console()
         self.recipe: Path | None = None
 
-    def tools(self) -> Tools:
-        """Return the tools of the road; opens the store, not yet the engine."""
+    def tools(self, *, retry: bool = False, **changed: Any) -> Tools:  # noqa: ANN401 - fields of Settings
+        """Return the tools of the road; opens the store, not yet the engine.
+
+        `changed` are settings of this call, in place of the machine's where they are not None.
+        """
         from builder.settings import settings_from
         from builder.store import Store
         from builder.tools import Tools
 
-        settings = settings_from()
+        given = {name: value for name, value in changed.items() if value is not None}
+        settings = replace(settings_from(), **given)
         return Tools(
             settings=settings,
             store=Store(settings.store, self.console.say),
             console=self.console,
             connect=connect_engine,
+            retry=retry,
         )
 
 

@@ -118,6 +118,7 @@ def _host_config(client: APIClient, job: ContainerRun) -> dict[str, Any]:
         network_mode="none",
         mem_limit=job.memory,
         memswap_limit=job.memory,
+        cpu_shares=job.cpu_shares,
         pids_limit=PIDS_LIMIT,
         shm_size=SHARED_MEMORY,
         read_only=job.read_only_root,

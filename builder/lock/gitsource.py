@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.errors import InvalidDocumentError, ResolveError
+from builder.errors import InvalidDocumentError
+from builder.lock.fixes import proven_fixes
 from builder.lock.git import export_commit, fetch_commit
-from builder.lock.model import LockedGit, ProvenFix
+from builder.lock.model import LockedGit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from builder.lock.git import Checkout
-    from builder.lock.tree import SourceFile
     from builder.lock.wish import Wish
-    from builder.recipe.model import Fix
 
 
 def locked_git(wish: Wish) -> LockedGit:
@@ -39,7 +36,7 @@ def locked_git(wish: Wish) -> LockedGit:
         subdirectory=subdirectory,
         submodules=export.submodules,
         patches=wish.patches,
-        fixes=tuple(_proven(fix, tree, checkout) for fix in wish.package.fixes),
+        fixes=proven_fixes(wish, tree, checkout),
         archive=wish.keep(tree),
     )
 
@@ -55,21 +52,3 @@ def _checkout(wish: Wish) -> Checkout:
     return fetch_commit(
         str(package.git), str(package.commit), wish.store, wish.settings, place=wish.place, history=history
     )
-
-
-def _proven(fix: Fix, tree: Mapping[str, SourceFile], checkout: Checkout) -> ProvenFix:
-    """Return how the patched tree or the commit's history shows a fix; raise ResolveError if neither does."""
-    if fix.file and fix.contains and fix.contains in _text(tree, fix.file):
-        return ProvenFix(id=fix.id, proof=f"{fix.file} contains {fix.contains!r}")
-    if fix.commit and checkout.has_ancestor(fix.commit):
-        return ProvenFix(id=fix.id, proof=f"{fix.commit} is in the history")
-    tried = [f"{fix.file} does not contain {fix.contains!r}"] if fix.file else []
-    tried += [f"{fix.commit} is not in the history of {checkout.commit}"] if fix.commit else []
-    raise ResolveError(
-        f"{checkout.place}.fixes: the source does not have {fix.id}: {' and '.join(tried)}",
-        remedy="take a commit that has it, or bring it in `patches`",
-    )
-
-
-def _text(tree: Mapping[str, SourceFile], name: str) -> str:
-    return tree[name].data.decode(errors="replace") if name in tree else ""

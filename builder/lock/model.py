@@ -132,6 +132,7 @@ class LockedSdist(Document):
     sha256: Sha256
     size: int
     patches: tuple[LockedPatch, ...] = ()
+    fixes: tuple[ProvenFix, ...] = ()
     archive: Sha256
 
     @property

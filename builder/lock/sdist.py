@@ -11,24 +11,27 @@ from packaging.version import Version
 from builder.download import Download, fetch_all, shown
 from builder.errors import ResolveError
 from builder.lock.archive import read_sdist
+from builder.lock.fixes import proven_fixes
 from builder.lock.index import index_endpoint, index_of, mirrored, project_files
 from builder.lock.model import LockedSdist
 from builder.lock.uv import end_of_day
 
 if TYPE_CHECKING:
     from builder.lock.index import IndexFile
+    from builder.lock.tree import SourceFile
     from builder.lock.wish import Wish
 
 
 def locked_sdist(wish: Wish) -> LockedSdist:
     """Return the sdist of a package, it and its canonical archive in the store.
 
-    Raise ResolveError where the index has none, or other bytes than it says, or a patch does not fit.
+    Raise ResolveError where the index has none, or other bytes than it says, a patch does not fit, or a fix is missing.
     """
     file = _in_index(wish)
     sha256 = str(file.sha256)
     download = Download(url=file.url, sha256=sha256, size=file.size, label=file.filename)
     fetch_all([download], wish.store, wish.settings)
+    tree = _patched(wish, sha256, file.filename)
     return LockedSdist(
         name=wish.project,
         version=str(wish.package.version),
@@ -36,13 +39,18 @@ def locked_sdist(wish: Wish) -> LockedSdist:
         sha256=sha256,
         size=wish.store.path(sha256).stat().st_size,
         patches=wish.patches,
-        archive=archive_sdist(wish, sha256, file.filename),
+        fixes=proven_fixes(wish, tree),
+        archive=wish.keep(tree),
     )
 
 
 def archive_sdist(wish: Wish, sha256: str, filename: str) -> str:
     """Make the canonical archive of an sdist in the store and return the archive's sha256."""
-    return wish.keep(wish.patched(read_sdist(wish.store.sound(sha256), f"{wish.place}: {filename}")))
+    return wish.keep(_patched(wish, sha256, filename))
+
+
+def _patched(wish: Wish, sha256: str, filename: str) -> dict[str, SourceFile]:
+    return wish.patched(read_sdist(wish.store.sound(sha256), f"{wish.place}: {filename}"))
 
 
 def _in_index(wish: Wish) -> IndexFile:

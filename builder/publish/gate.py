@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.build.assembly import find_image
-from builder.build.stage import find_plan, wheel_jobs
+from builder.build.stage import find_plan
+from builder.build.wheelstage import wheel_jobs
 from builder.errors import NotVerifiedError, StaleLockError
 from builder.lock.stage import locked_recipe
 from builder.recipe.workspace import workspace_of

@@ -137,7 +137,7 @@ class Index(Document):
 
 
 class Fix(Document):
-    """A change that the git source must contain: proven by an ancestor commit or by text in a file."""
+    """A change that a fetched source must contain: proven by an ancestor commit or by text in a file."""
 
     id: Annotated[str, _says("what people call it, such as sglang#14311")]
     commit: Annotated[Commit | None, _says("a commit that must be in the history")] = None
@@ -181,7 +181,7 @@ class Package(Document):
     commit: Annotated[Commit | None, _says("the commit of the git repository, by its full hash")] = None
     subdirectory: Annotated[str | None, _says("the folder of the repository that holds the package")] = None
     patches: Annotated[tuple[str, ...], _list("patch files beside the recipe, applied in this order")] = ()
-    fixes: Annotated[tuple[Fix, ...], _list("changes that the git source must contain")] = ()
+    fixes: Annotated[tuple[Fix, ...], _list("changes that the fetched source must contain")] = ()
     path: Annotated[str | None, _says("a source folder beside the recipe")] = None
     extras: Annotated[tuple[Name, ...], _list("extras of the package")] = ()
     build: Annotated[BuildSettings | None, _says("compile the package, with these settings")] = None
@@ -194,13 +194,22 @@ class Package(Document):
             raise ValueError(f"give exactly one of `version`, `git` and `path` (given: {given})")
         if (self.git is None) != (self.commit is None):
             raise ValueError("`git` and `commit` go together: a commit by its full hash, never a branch or tag")
-        if self.git is None and (self.subdirectory or self.fixes):
-            raise ValueError("`subdirectory` and `fixes` belong to a `git` source")
+        if self.git is None and self.subdirectory:
+            raise ValueError("`subdirectory` belongs to a `git` source")
+        self._check_fixes()
         if self.patches and self.path is not None:
             raise ValueError("`patches` change a source that is fetched; edit the files of a `path` source instead")
         if self.patches and self.build is None:
             raise ValueError("`patches` change the source, so the package needs a `build` section")
         return self
+
+    def _check_fixes(self) -> None:
+        if self.fixes and self.git is None and (self.version is None or self.build is None):
+            raise ValueError(
+                "`fixes` are proven in a source that is fetched: `git`, or a `version` with a `build` section"
+            )
+        if self.git is None and any(fix.file is None for fix in self.fixes):
+            raise ValueError("a released version has no history: prove its `fixes` by `file` and `contains`")
 
     @property
     def from_source(self) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from builder.fatbin import needed_code, sorted_labels
 from builder.verify.static_report import first_of, shortened
 from builder.verify.verdict import Check
 
@@ -68,30 +69,11 @@ def _torch_without_kernels(report: StaticReport) -> list[str]:
     return [f"torch is a build without CUDA: it has no {TORCH_KERNELS}"]
 
 
-def needed_code(capability: str) -> str:
-    """Return the names of the code that a GPU runs: for `12.0` these are `sm_120, sm_120a/f or PTX <= 12.0`."""
-    major, minor = (int(part) for part in capability.split("."))
-    plain = f"sm_{major}{minor}" if minor == 0 else f"sm_{major}0 to sm_{major}{minor}"
-    suffixes = "a/f" if major >= 10 else "a" if major == 9 else ""
-    special = f", sm_{major}{minor}{suffixes}" if suffixes else ""
-    return f"{plain}{special} or PTX <= {capability}"
-
-
 def _carries(library: SeenLibrary) -> str:
     if library.error is not None:
         return f"{library.path} cannot be read ({library.error})"
-    labels = _labels(library)
+    labels = sorted_labels(library.codes)
     return f"{library.path} carries {', '.join(labels)} only" if labels else f"{library.path} carries no device code"
-
-
-def _labels(library: SeenLibrary) -> list[str]:
-    """Return the labels of a library's code, machine code first, oldest architecture first."""
-
-    def order(label: str) -> tuple[bool, int, str]:
-        kind, arch = label.split("_")
-        return kind != "sm", int(arch.rstrip("af")), arch
-
-    return sorted(library.codes, key=order)
 
 
 def _warning(library: SeenLibrary) -> str:
@@ -102,6 +84,6 @@ def _listed(report: StaticReport, built: Sequence[str]) -> list[str]:
     names = {canonicalize_name(name) for name in built}
     own = [library for library in report.libraries if library.distribution in names or _is_torch_kernels(library)]
     return [
-        f"{library.path}: " + ", ".join(f"{library.codes[label]} {label}" for label in _labels(library))
+        f"{library.path}: " + ", ".join(f"{library.codes[label]} {label}" for label in sorted_labels(library.codes))
         for library in own
     ]

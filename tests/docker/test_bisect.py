@@ -9,10 +9,10 @@ import pytest
 
 from builder.build.base import base_key
 from builder.build.environment import PREFIX
+from builder.build.foundation import toolchain_of
 from builder.build.image import ImageSettings, assemble, load_image
 from builder.build.layerplan import plan_layers
 from builder.build.layers import LayerTerms, base_tag, make_base_layer, make_layers
-from builder.build.stage import toolchain_of
 from builder.build.toolchain import toolchain_tag
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout

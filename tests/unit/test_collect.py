@@ -139,9 +139,13 @@ def test_unfinished_work_goes_but_a_download_that_is_needed_is_continued(project
     (tmp / "1-dead").mkdir()
     (tmp / "1-dead" / "layer").write_bytes(b"12345")
     (project.store.root / "logs" / f"kernels-{'9' * 16}.log").write_bytes(b"log")
+    for key in (project.wheels[0].sha256, "9" * 64):
+        project.store.unfinished(key).mkdir(parents=True)
+        (project.store.unfinished(key) / "object.o").write_bytes(b"1234567")
     garbage = find_garbage(project.tools)
     assert wanted.name not in names(garbage)
-    assert garbage.kinds["unfinished"] == (3, 11)
+    assert garbage.kinds["unfinished"] == (4, 18)
+    assert project.store.unfinished(project.wheels[0].sha256) not in [piece.path for piece in garbage.pieces]
     assert garbage.kinds["log"] == (1, 3)
     collect(garbage, project.tools)
     assert [path.name for path in tmp.iterdir()] == [wanted.name]

@@ -186,3 +186,40 @@ def test_dependencies_that_only_code_knows_must_be_written_in_the_recipe(pkg_inf
     with pytest.raises(ResolveError, match="the source leaves its dependencies to code") as caught:
         declared(DYNAMIC, pkg_info)
     assert "stack.pkg.build.dependencies" in caught.value.remedy
+
+
+PATCH = "--- a/setup.py\n+++ b/setup.py\n@@ -1 +1,2 @@\n raise SystemExit('setup.py was run')\n+FIXED = True\n"
+FIX = {"id": "pkg#1", "file": "setup.py", "contains": "FIXED = True"}
+
+
+def test_a_fix_is_proven_in_the_patched_source_and_locked(index: PackageIndex, tmp_path: Path, store: Store) -> None:
+    (tmp_path / "fix.patch").write_text(PATCH)
+    locked = locked_source(wish(index, tmp_path, store, patches=["fix.patch"], fixes=[FIX]))
+    assert [(fix.id, fix.proof) for fix in locked.fixes] == [("pkg#1", "setup.py contains 'FIXED = True'")]
+    with tarfile.open(store.path(locked.archive)) as tar:
+        member = tar.extractfile("setup.py")
+        assert member is not None
+        assert member.read().endswith(b"FIXED = True\n")
+
+
+def test_a_source_without_the_fix_is_refused_with_the_way_to_bring_it(
+    index: PackageIndex, tmp_path: Path, store: Store
+) -> None:
+    with pytest.raises(ResolveError, match=r"does not have pkg#1: setup\.py does not contain 'FIXED = True'") as caught:
+        locked_source(wish(index, tmp_path, store, fixes=[FIX]))
+    assert caught.value.remedy == "take a version that has it, or bring it in `patches`"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"fixes": [FIX], "build": None}, "`git`, or a `version` with a `build` section"),
+        ({"fixes": [{"id": "pkg#1", "commit": "a" * 40}]}, "a released version has no history"),
+        ({"subdirectory": "python"}, "`subdirectory` belongs to a `git` source"),
+    ],
+)
+def test_what_only_a_git_source_has_is_refused_for_a_version(
+    index: PackageIndex, tmp_path: Path, store: Store, more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidDocumentError, match=said):
+        wish(index, tmp_path, store, **more)

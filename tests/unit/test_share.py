@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.build.stage import _find_wheel
 from builder.build.wheels import SHARED as WHEEL
 from builder.build.wheels import BuiltWheel, WheelJob
+from builder.build.wheelstage import MadeWheel, find_wheel
 from builder.console import Console
 from builder.document import key_of
 from builder.errors import RegistryError
@@ -224,4 +224,4 @@ def test_a_shared_wheel_is_found_before_anything_is_compiled(workshop: Workshop)
     writer.share.share_results(WHEEL, [job.key])
     settings = settings_from({"ENVBUILD_SHARE": f"{workshop.registry.host}/team/shared"})
     tools = Tools(settings=settings, store=reader.store, console=Console(), connect=lambda: pytest.fail("no engine"))
-    assert _find_wheel(job, tools) == BuiltWheel(**RECORD)
+    assert find_wheel(job, tools) == MadeWheel(job=job, wheel=BuiltWheel(**RECORD), origin="registry")

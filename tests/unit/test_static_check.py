@@ -13,8 +13,8 @@ import pytest
 
 import builder
 from builder.engine import ContainerRun, Exit
+from builder.fatbin import needed_code
 from builder.store import Store
-from builder.verify.device_code import needed_code
 from builder.verify.static import static_checks
 from tests.fakes import FakeEngine
 from tests.wheels import record_line
