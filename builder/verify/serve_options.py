@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+from builder.verify.program import server_options
 from builder.verify.static_report import first_of, shortened
 from builder.verify.verdict import Check, Outcome
 
@@ -17,11 +18,8 @@ MODEL_OPTION = {"sglang": "--model-path"}
 
 def command_line(serve: Serve) -> tuple[str, ...]:
     """Return the server's options as it gets them: `true` is an option alone, `false` none."""
-    arguments = [MODEL_OPTION[serve.engine], serve.model] if serve.model and serve.engine in MODEL_OPTION else []
-    for name, value in serve.args.items():
-        if value is not False:
-            arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    return tuple(arguments)
+    model = (MODEL_OPTION[serve.engine], serve.model) if serve.model and serve.engine in MODEL_OPTION else ()
+    return (*model, *server_options(serve.args))
 
 
 def serve_check(seen: SeenOptions) -> Check:
