@@ -18,13 +18,16 @@ ELF_HEADER = struct.Struct(
 )  # offset of the section headers; their size, count, and the index of the names
 SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 DYNAMIC_ENTRY = struct.Struct("<qQ")
-SYMBOL = struct.Struct("<IBBHQQ")  # name, kind and binding, visibility, section (0: another library's), value, size
-VERSION_NEED = struct.Struct("<HHIII")  # version, number of names, library, offsets of the first name and the next need
-VERSION_NAME = struct.Struct("<IHHII")  # hash, flags, index, name, offset of the next
-SHT_DYNAMIC, SHT_NOBITS, SHT_DYNSYM, SHT_GNU_VERNEED = 6, 8, 11, 0x6FFFFFFE
-SHN_UNDEF = 0
+SYMBOL = struct.Struct("<IBBHQQ")  # name, binding and type, visibility, section, value, size
+VERSIONS_GIVEN = struct.Struct("<HHHHIII")  # version, flags, index, names, hash, offset of the names, of the next
+VERSIONS_NEEDED = struct.Struct("<HHIII")  # version, count, file, offset of the first version, of the next file
+VERSION_NEEDED = struct.Struct("<IHHII")  # hash, flags, index, name, offset of the next
+SHT_DYNAMIC, SHT_NOBITS, SHT_DYNSYM, SHT_VERDEF, SHT_VERNEED = 6, 8, 11, 0x6FFFFFFD, 0x6FFFFFFE
 MANY_SECTIONS, NAMES_ELSEWHERE = 0, 0xFFFF
 DT_NULL, DT_NEEDED, DT_SONAME, DT_RPATH, DT_RUNPATH = 0, 1, 14, 15, 29
+STB_GLOBAL, STB_WEAK, STB_UNIQUE = 1, 2, 10
+STV_INTERNAL, STV_HIDDEN = 1, 2
+VER_FLG_WEAK = 2
 LONGEST_TEXT = 4096
 
 
@@ -49,11 +52,29 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Linkage:
-    """What the dynamic section says: the library's own name, the names it needs, and the folders to search them in."""
+    """What the dynamic section says: the library's own name, the names it needs, and the folders to search them in.
+
+    `inherited`: the folders are an RPATH, which is searched for what the needed libraries need, too, and before
+    LD_LIBRARY_PATH (`man 8 ld.so`).
+    """
 
     soname: str | None = None
     needed: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
+    inherited: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Symbols:
+    """What a library gives and takes by name; `versions` are given, `needed_versions` are pairs of file and version.
+
+    Weak symbols and versions are in neither `undefined` nor `needed_versions`: the loader does without them.
+    """
+
+    defined: frozenset[str] = frozenset()
+    undefined: frozenset[str] = frozenset()
+    versions: frozenset[str] = frozenset()
+    needed_versions: frozenset[tuple[str, str]] = frozenset()
 
 
 class ElfImage:
@@ -83,63 +104,90 @@ class ElfImage:
             raise self.malformed(offset, "a zero-terminated text is expected")
         return self.data[offset:end].decode(errors="replace")
 
+    @property
+    def has_dynamic_section(self) -> bool:
+        """Whether the loader could load it: device code and object files are ELF files, too."""
+        return any(self._of_kind(SHT_DYNAMIC))
+
     def linkage(self) -> Linkage:
         """Return the dynamic section; a file without one needs nothing."""
-        dynamic = next(self._sections_of(SHT_DYNAMIC), None)
+        dynamic = next(self._of_kind(SHT_DYNAMIC), None)
         if dynamic is None:
             return Linkage()
-        strings = self._strings_of(dynamic)
+        strings = self._string_table(dynamic).offset
         texts = [(tag, strings + value) for tag, value in self._dynamic_entries(dynamic)]
 
         def all_of(wanted: int) -> tuple[str, ...]:
             return tuple(self.text(offset) for tag, offset in texts if tag == wanted)
 
-        folders = all_of(DT_RUNPATH) or all_of(DT_RPATH)
+        own = all_of(DT_RUNPATH)
+        folders = own or all_of(DT_RPATH)
         return Linkage(
             soname=next(iter(all_of(DT_SONAME)), None),
             needed=all_of(DT_NEEDED),
             runpath=tuple(part for text in folders for part in text.split(":") if part),
+            inherited=bool(folders) and not own,
         )
 
-    def version_needs(self) -> dict[str, tuple[str, ...]]:
-        """Return the version names that each linked library must provide, such as `GLIBC_2.34` of `libc.so.6`."""
-        needs: dict[str, list[str]] = {}
-        for section in self._sections_of(SHT_GNU_VERNEED):
-            strings, position = self._strings_of(section), section.offset
-            while section.offset <= position < section.end:
-                _, count, library, first, following = self.unpack(VERSION_NEED, position)
-                names = self._version_names(position + first, count, strings)
-                needs.setdefault(self.text(strings + library), []).extend(names)
-                if following == 0:
-                    break
-                position += following
-        return {library: tuple(sorted(names)) for library, names in needs.items()}
-
-    def _version_names(self, position: int, count: int, strings: int) -> Iterator[str]:
-        for _ in range(count):
-            _, _, _, name, following = self.unpack(VERSION_NAME, position)
-            yield self.text(strings + name)
-            position += following
-
-    def undefined_symbols(self) -> tuple[str, ...]:
-        """Return the names that other libraries must provide, sorted."""
-        found = set()
-        for section in self._sections_of(SHT_DYNSYM):
+    def symbols(self) -> Symbols:
+        """Return the names of the dynamic symbol table and the versions that go with them."""
+        defined, undefined = set(), set()
+        for section in self._of_kind(SHT_DYNSYM):
             strings = self._strings_of(section)
-            for offset in range(section.offset, section.end - SYMBOL.size + 1, SYMBOL.size):
-                name, _, _, defined_in, _, _ = self.unpack(SYMBOL, offset)
-                if name and defined_in == SHN_UNDEF:
-                    found.add(self.text(strings + name))
-        return tuple(sorted(found))
+            for name, info, visibility, place, *_ in SYMBOL.iter_unpack(self._whole(section, SYMBOL.size)):
+                if name == 0 or visibility & 3 in {STV_INTERNAL, STV_HIDDEN}:
+                    continue
+                if place and info >> 4 in {STB_GLOBAL, STB_WEAK, STB_UNIQUE}:
+                    defined.add(_text_in(strings, name))
+                elif not place and info >> 4 == STB_GLOBAL:
+                    undefined.add(_text_in(strings, name))
+        return Symbols(
+            defined=frozenset(defined),
+            undefined=frozenset(undefined - defined),
+            versions=frozenset(self._versions_given()),
+            needed_versions=frozenset(self._versions_needed()),
+        )
 
-    def _sections_of(self, kind: int) -> Iterator[Section]:
+    def _of_kind(self, kind: int) -> Iterator[Section]:
         return (section for section in self.sections if section.kind == kind)
 
-    def _strings_of(self, section: Section) -> int:
-        """Return the offset of the string table that a section refers to."""
+    def _string_table(self, section: Section) -> Section:
         if section.link >= len(self.sections):
             raise self.malformed(section.offset, f"section {section.name!r} has no string table")
-        return self.sections[section.link].offset
+        return self.sections[section.link]
+
+    def _strings_of(self, section: Section) -> bytes:
+        strings = self._string_table(section)
+        return bytes(self.data[strings.offset : strings.end])
+
+    def _whole(self, section: Section, size: int) -> bytes:
+        return bytes(self.data[section.offset : section.offset + section.size // size * size])
+
+    def _versions_given(self) -> Iterator[str]:
+        for section in self._of_kind(SHT_VERDEF):
+            strings = self._strings_of(section)
+            for start in self._chain(section, section.offset, VERSIONS_GIVEN):
+                *_, names, _ = self.unpack(VERSIONS_GIVEN, start)
+                yield _text_in(strings, *self.unpack(struct.Struct("<I"), start + names))
+
+    def _versions_needed(self) -> Iterator[tuple[str, str]]:
+        for section in self._of_kind(SHT_VERNEED):
+            strings = self._strings_of(section)
+            for start in self._chain(section, section.offset, VERSIONS_NEEDED):
+                _, _, file, first, _ = self.unpack(VERSIONS_NEEDED, start)
+                for place in self._chain(section, start + first, VERSION_NEEDED):
+                    _, flags, _, name, _ = self.unpack(VERSION_NEEDED, place)
+                    if not flags & VER_FLG_WEAK:
+                        yield _text_in(strings, file), _text_in(strings, name)
+
+    def _chain(self, section: Section, start: int, layout: struct.Struct) -> Iterator[int]:
+        """Yield the offsets of structures whose last number is the distance to the next; never more than fit."""
+        for _ in range(section.size // layout.size):
+            yield start
+            step = self.unpack(layout, start)[-1]
+            if step == 0:
+                return
+            start += step
 
     def _dynamic_entries(self, dynamic: Section) -> Iterator[tuple[int, int]]:
         for offset in range(dynamic.offset, dynamic.end, DYNAMIC_ENTRY.size):
@@ -165,6 +213,11 @@ class ElfImage:
             if kind != SHT_NOBITS and section.end > len(self.data):
                 raise self.malformed(offset, f"section {section.name!r} ends after the file's {len(self.data)} bytes")
             yield section
+
+
+def _text_in(strings: bytes, offset: int) -> str:
+    """Return the zero-terminated text at an offset of a string table; empty if it has none there."""
+    return strings[offset : max(strings.find(b"\0", offset), offset)].decode(errors="replace")
 
 
 def is_elf(start: bytes) -> bool:

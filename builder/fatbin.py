@@ -6,12 +6,13 @@ cuobjdump entry by entry (docs/explanation/device-code.md).
 
 from __future__ import annotations
 
+import ctypes
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from builder.elf import SHT_NOBITS, ElfImage, MalformedBinaryError, Section, open_elf
+from builder.elf import SHT_NOBITS, ElfImage, MalformedBinaryError, Section, is_elf, open_elf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,11 +24,17 @@ Suffix = Literal["", "a", "f"]
 CONTAINER = struct.Struct("<IHHQ")  # magic, version, size of this header, size of all entries
 MAGIC = struct.pack("<I", 0xBA55ED50)
 VERSION, HEADER_SIZE = 1, CONTAINER.size
-# kind, size of this header, padded size, compressed size, PTX version (minor, major), architecture, flags
-ENTRY = struct.Struct("<HxxIQI4xHHI8xQ16x")
+# kind, header size, padded size, compressed size, PTX version (minor, major), architecture, flags, unpacked size
+ENTRY = struct.Struct("<HxxIQI4xHHI8xQ8xQ")
 KINDS: dict[int, Kind] = {1: "ptx", 2: "sass"}
-FLAG_A, FLAG_F, FLAGS_COMPRESSED = 0x100000, 0x200000, 0x2000 | 0x8000  # LZ4, Zstandard
+FLAG_A, FLAG_F, FLAG_LZ4, FLAG_ZSTD = 0x100000, 0x200000, 0x2000, 0x8000
+FLAGS_COMPRESSED = FLAG_LZ4 | FLAG_ZSTD
 PURE_SECTION, SEGMENT_SECTION = ".nv_fatbin", ".nvFatBinSegment"
+EM_CUDA, CUBIN_ABI_13 = 190, 8
+CUBIN_HEADER = struct.Struct("<8xB9xH28xI12x")  # ABI version, machine, flags
+PTX_HEAD = 4096
+PTX_VERSION = re.compile(rb"^\s*\.version\s+([0-9]+)\.([0-9]+)\s*$", re.MULTILINE)
+PTX_TARGET = re.compile(rb"^\s*\.target\s+sm_([0-9]+)([af]?)\b", re.MULTILINE)
 # Libraries beyond 2 GB of address range (libcufft) keep their fat binaries between other data.
 MIXED_SECTIONS = (".ldata", ".lrodata")
 
@@ -36,7 +43,8 @@ MIXED_SECTIONS = (".ldata", ".lrodata")
 class DeviceCode:
     """One entry of a fat binary: machine code (`sass`) or PTX for an architecture such as 120, `a` or `f` or neither.
 
-    `size` is what it takes in the file, in bytes; `isa` is the version of its PTX (None: machine code).
+    `size` is what it takes in the file, in bytes; `isa` is the version of its PTX (None: machine code). `place` is its
+    offset in the file, `unpacked` its size in bytes without the compression, which is LZ4 or else Zstandard.
     """
 
     kind: Kind
@@ -45,6 +53,9 @@ class DeviceCode:
     size: int = 0
     compressed: bool = False
     isa: tuple[int, int] | None = None
+    place: int = field(default=0, compare=False, repr=False)
+    unpacked: int = field(default=0, compare=False, repr=False)
+    lz4: bool = field(default=False, compare=False, repr=False)
 
     @property
     def label(self) -> str:
@@ -102,7 +113,7 @@ def _container(image: ElfImage, start: int, limit: int) -> tuple[list[DeviceCode
         raise image.malformed(start, f"a fat binary of {size} bytes, {limit - start - header} are left")
     codes = []
     while position + ENTRY.size <= end:
-        kind, header, padded, compressed, minor, major, arch, flags = image.unpack(ENTRY, position)
+        kind, header, padded, compressed, minor, major, arch, flags, unpacked = image.unpack(ENTRY, position)
         after = position + header + padded
         if header < ENTRY.size or after > end:
             raise image.malformed(position, f"an entry of {header} + {padded} bytes, {end - position} are left")
@@ -116,6 +127,9 @@ def _container(image: ElfImage, start: int, limit: int) -> tuple[list[DeviceCode
                     size=compressed if is_compressed else padded,
                     compressed=is_compressed,
                     isa=(major, minor) if KINDS[kind] == "ptx" else None,
+                    place=position + header,
+                    unpacked=unpacked,
+                    lz4=bool(flags & FLAG_LZ4),
                 )
             )
         position = after
@@ -139,6 +153,70 @@ def sorted_labels(labels: Iterable[str]) -> list[str]:
         return kind != "sm", int(arch.rstrip("af")), arch
 
     return sorted(labels, key=order)
+
+
+def bare_code(path: Path) -> DeviceCode | None:
+    """Return the code in a file that is itself one cubin or PTX text; None: it is neither.
+
+    A cubin's suffix is in no field that can be trusted, so it counts as having none. Raises MalformedBinaryError.
+    """
+    with path.open("rb") as file:
+        start = file.read(PTX_HEAD)
+    if is_elf(start):
+        return _cubin(start, path)
+    version, target = PTX_VERSION.search(start), PTX_TARGET.search(start)
+    if version is None or target is None:
+        return None
+    suffixes: dict[bytes, Suffix] = {b"": "", b"a": "a", b"f": "f"}
+    return DeviceCode(
+        kind="ptx",
+        arch=int(target[1]),
+        suffix=suffixes[target[2]],
+        size=path.stat().st_size,
+        isa=(int(version[1]), int(version[2])),
+    )
+
+
+def _cubin(start: bytes, path: Path) -> DeviceCode | None:
+    if len(start) < CUBIN_HEADER.size:
+        raise MalformedBinaryError(f"{path}: {len(start)} bytes, an ELF header has {CUBIN_HEADER.size}")
+    abi, machine, flags = CUBIN_HEADER.unpack_from(start)
+    if machine != EM_CUDA:
+        return None
+    # nvcc 13 (ABI 8) has the architecture in the second byte, older ones (ABI 7) in the first.
+    arch = flags >> 8 & 0xFF if abi >= CUBIN_ABI_13 else flags & 0xFF
+    return DeviceCode(kind="sass", arch=arch, size=path.stat().st_size)
+
+
+def machine_code(path: Path, capability: str) -> Iterator[bytes | None]:
+    """Yield the cubins of a library that a GPU of this capability loads; None for one that cannot be unpacked here.
+
+    LZ4 and Zstandard are those of this machine (liblz4.so.1, libzstd.so.1). Raises MalformedBinaryError.
+    """
+    device = _device_number(capability)
+    with open_elf(path) as image:
+        for section in image.sections:
+            if section.kind != SHT_NOBITS and section.name == PURE_SECTION:
+                for code in _walk(image, section):
+                    if code.kind == "sass" and _loads(code, device):
+                        yield _unpacked(image.data[code.place : code.place + code.size], code)
+
+
+def _unpacked(packed: bytes, code: DeviceCode) -> bytes | None:
+    if not code.compressed:
+        return packed
+    try:
+        library = ctypes.CDLL("liblz4.so.1" if code.lz4 else "libzstd.so.1")
+    except OSError:
+        return None
+    out = ctypes.create_string_buffer(code.unpacked)
+    if code.lz4:
+        done = library.LZ4_decompress_safe(packed, out, len(packed), code.unpacked)
+    else:
+        library.ZSTD_decompress.restype = ctypes.c_size_t
+        room, size = ctypes.c_size_t(code.unpacked), ctypes.c_size_t(len(packed))
+        done = library.ZSTD_decompress(out, room, packed, size)
+    return out.raw if done == code.unpacked else None
 
 
 def runs_on(codes: Iterable[DeviceCode], capability: str, driver_cuda: str | None = None) -> Kind | None:

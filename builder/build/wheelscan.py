@@ -127,12 +127,13 @@ def _library(name: str, place: Path) -> ScannedLibrary:
 
 
 def _described(name: str, codes: tuple[DeviceCode, ...], image: ElfImage) -> ScannedLibrary:
-    symbols = tuple(symbol for symbol in image.undefined_symbols() if TORCH_SYMBOL.match(symbol))
+    linked = image.symbols()
+    symbols = tuple(sorted(symbol for symbol in linked.undefined if TORCH_SYMBOL.match(symbol)))
     return ScannedLibrary(
         path=name,
         codes=_counted(codes),
         needed=image.linkage().needed,
-        floors=_floors(version for names in image.version_needs().values() for version in names),
+        floors=_floors(version for _, version in linked.needed_versions),
         torch_symbols=symbols,
         cxx11_abi=_abi(symbols),
     )

@@ -25,26 +25,29 @@ def device_code_check(report: StaticReport, *, capability: str, target_name: str
     libraries without code for the target are figures and evidence: whether they are reached, only a run shows.
     """
     need = f"the target {target_name} ({capability}) needs {needed_code(capability)}"
-    idle = [library for library in report.libraries if library.usable is None]
+    carriers = (*report.libraries, *report.bare)
+    idle = [library for library in carriers if library.usable is None]
     required = _required(report, built)
     problems = [f"{_carries(library)}; {need}" for library in idle if library.path in required]
     problems += _torch_without_kernels(report)
-    usable = [library for library in report.libraries if library.usable is not None]
+    usable = [library for library in carriers if library.usable is not None]
     jit = [library for library in usable if library.usable == "ptx"]
+    trapping = [_trapping(library) for library in usable if library.trapping]
     warned = [library for library in idle if library.path not in required]
     return Check(
         name="static.device-code",
         level="static",
         outcome="failed" if problems else "passed",
         summary=first_of(problems)
-        or f"{len(usable)} of {len(report.libraries)} libraries with device code run on {target_name} ({capability})",
+        or f"{len(usable)} of {len(carriers)} libraries with device code run on {target_name} ({capability})",
         figures={
-            "libraries": len(report.libraries),
+            "libraries": len(carriers),
             "machine-code": len(usable) - len(jit),
             "ptx-only": len(jit),
             "without": len(idle),
+            "trapping": sum(library.trapping for library in usable),
         },
-        evidence=shortened([*problems, *map(_warning, [*warned, *jit]), *_listed(report, built)]),
+        evidence=shortened([*problems, *map(_warning, [*warned, *jit]), *trapping, *_listed(report, built)]),
     )
 
 
@@ -78,6 +81,13 @@ def _carries(library: SeenLibrary) -> str:
 
 def _warning(library: SeenLibrary) -> str:
     return f"warning: {_carries(library)}" + (": its PTX is compiled at first use" if library.usable else "")
+
+
+def _trapping(library: SeenLibrary) -> str:
+    return (
+        f"warning: {library.path}: {library.trapping} of its {library.kernels} kernels for the target only trap, "
+        f"as main loops of another architecture do, such as {library.trapping_first}"
+    )
 
 
 def _listed(report: StaticReport, built: Sequence[str]) -> list[str]:

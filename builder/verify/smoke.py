@@ -25,7 +25,10 @@ _UNITS = {"m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """What is proven: an image in the engine, what it must hold, and the GPU that it is for."""
+    """What is proven: an image in the engine, what it must hold, and the GPU that it is for.
+
+    `driver_cuda` is the CUDA version of the oldest driver that the recipe allows, None if it says none.
+    """
 
     recipe: str
     image_id: str
@@ -34,6 +37,8 @@ class Subject:
     installed: tuple[tuple[str, str], ...]
     built: tuple[str, ...]
     stack: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    driver_cuda: str | None = None
     serve: Serve | None = None
     served: str | None = None
     waived: dict[str, str] = field(default_factory=dict)
@@ -81,7 +86,7 @@ def smoke_image(
 
 
 _LEVELS: tuple[Level, ...] = ("static", "dry-run", "cpu-decode", "program", "gpu-decode", "target-decode")
-SERVED: frozenset[Level] = frozenset({"dry-run", "program", "gpu-decode", "target-decode"})
+SERVED: frozenset[Level] = frozenset({"static", "dry-run", "program", "gpu-decode", "target-decode"})
 """The levels whose outcome depends on the recipe's `serve`."""
 
 
@@ -89,6 +94,8 @@ def _run_level(
     level: Level, subject: Subject, smoke: Smoke, *, engine: Engine, store: Store, on_line: Callable[[str], None]
 ) -> tuple[Check, ...]:
     from builder.verify.decode import cpu_decode  # noqa: PLC0415 - NumPy is slow to import, and rarely needed
+    from builder.verify.dry_run.check import dry_run  # noqa: PLC0415
+    from builder.verify.dry_run.plan import planned_groups  # noqa: PLC0415
     from builder.verify.program import program_check  # noqa: PLC0415
     from builder.verify.static import static_checks  # noqa: PLC0415
 
@@ -97,11 +104,13 @@ def _run_level(
         return static_checks(
             engine,
             image=subject.image_id,
-            capability=subject.target.capability,
-            target_name=subject.target.id,
+            target=subject.target,
             locked=subject.installed,
             built=subject.built,
             stack=subject.stack,
+            overrides=subject.overrides,
+            serve=subject.serve,
+            driver_cuda=subject.driver_cuda,
             store=store,
             memory=memory,
             timeout=float(smoke.timeout),
@@ -112,6 +121,21 @@ def _run_level(
             cpu_decode(
                 engine,
                 image=subject.image_id,
+                store=store,
+                memory=memory,
+                timeout=float(smoke.timeout),
+                on_line=on_line,
+            ),
+        )
+    if level == "dry-run":
+        return (
+            dry_run(
+                engine,
+                image=subject.image_id,
+                target=subject.target,
+                groups=planned_groups(smoke.model, subject.serve, subject.stack),
+                environment=subject.serve.env if subject.serve else {},
+                driver_cuda=subject.driver_cuda,
                 store=store,
                 memory=memory,
                 timeout=float(smoke.timeout),

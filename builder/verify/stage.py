@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from builder.document import canonical_json, key_of
 from builder.errors import InvalidDocumentError
 from builder.lock.requirements import built_packages
+from builder.preflight.toolchain import native_cuda
 from builder.recipe.targets import find_target
 from builder.recipe.workspace import workspace_of
 from builder.store import mended
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from builder.build.assembly import BuiltImage
+    from builder.console import Console
     from builder.lock.model import Lock
     from builder.preflight.findings import Finding
     from builder.recipe.model import Smoke
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from builder.store import Store
     from builder.tools import Tools
     from builder.verify.reported import Reported
+    from builder.verify.verdict import Level
 
     Explain = Callable[[Verdict], Reported | None]
 
@@ -62,6 +66,32 @@ def smoke_recipe(
     return verdict
 
 
+def try_recipe(
+    source: RecipeFile,
+    locked: Lock,
+    image: BuiltImage,
+    tools: Tools,
+    *,
+    levels: tuple[Level, ...],
+    gpu: str | None = None,
+) -> Verdict:
+    """Run some levels only, for the recipe's GPU or another one (`gpu`, by its id); the recipe's verdict stays."""
+    subject = _subject(source, locked, image, {})
+    if gpu is not None:
+        subject = replace(subject, target=find_target(gpu))
+    smoke = source.recipe.smoke.model_copy(update={"require": levels})
+    return mended(tools.store, lambda: _prove(subject, smoke, image, tools), tools.console.warn)
+
+
+def show_checks(verdict: Verdict, console: Console) -> None:
+    """Show each check with its lines, for a person who asked for these checks."""
+    marks = {"passed": "✓", "failed": "✗", "skipped": "-"}
+    for check in verdict.checks:
+        console.say(f"  {marks[check.outcome]} {check.name}: {check.summary}")
+        for line in check.evidence:
+            console.say(f"      {line}")
+
+
 def _prove(subject: Subject, smoke: Smoke, image: BuiltImage, tools: Tools) -> Verdict:
     with tools.console.step(f"prove {image.reference}: {', '.join(smoke.require)}") as step:
         on_line = show_lines(step, tools.console)
@@ -91,4 +121,6 @@ def _subject(source: RecipeFile, locked: Lock, image: BuiltImage, waived: dict[s
         installed=image.installed,
         built=built_packages(recipe),
         stack=tuple(sorted(recipe.stack)),
+        overrides=tuple(sorted(recipe.overrides)),
+        driver_cuda=native_cuda(recipe.host.driver) if recipe.host else None,
     )

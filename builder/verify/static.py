@@ -9,51 +9,62 @@ from packaging.version import InvalidVersion, Version
 
 from builder.document import canonical_json, write_atomic
 from builder.engine import Mount
+from builder.process import MissingProgramError
 from builder.verify.device_code import device_code_check
+from builder.verify.dry_run.pretended import FOLDER, described, pretended_libraries
+from builder.verify.imports import imports_check
 from builder.verify.inside import run_probe, with_log
+from builder.verify.links import links_check
+from builder.verify.requirements import requirements_check
+from builder.verify.serve_options import MODEL_OPTION, command_line, serve_check
 from builder.verify.static_report import StaticReport, first_of, shortened
-from builder.verify.verdict import Check, Outcome
+from builder.verify.verdict import Check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from builder.engine import Engine
+    from builder.recipe.model import Serve
+    from builder.recipe.targets import GpuTarget
     from builder.store import Store
     from builder.verify.inside import ProbeAnswer
 
 REQUEST = "/envbuild/request.json"
-NAMES = ("static.installed", "static.device-code", "static.imports")
-# Libraries of the driver: they come with the GPU's machine and are in no image.
-DRIVER_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+NAMES = ("static.installed", "static.requirements", "static.links", "static.device-code", "static.imports")
 
 
 def static_checks(
     engine: Engine,
     *,
     image: str,
-    capability: str,
-    target_name: str,
+    target: GpuTarget,
     locked: tuple[tuple[str, str], ...],
     built: tuple[str, ...],
     stack: tuple[str, ...],
+    overrides: tuple[str, ...] = (),
+    serve: Serve | None = None,
     store: Store,
     memory: int,
     timeout: float,
     on_line: Callable[[str], None] | None = None,
     driver_cuda: str | None = None,
 ) -> tuple[Check, ...]:
-    """Look into an image once and return the three static checks.
+    """Look into an image once and return the static checks.
 
     `locked` are (name, version) of all wheels, `built` the distributions that the recipe compiled, `stack` those to
-    import. `capability` is such as `12.0`, `driver_cuda` the CUDA version of the target's driver, if it is known;
-    `memory` is in bytes, `timeout` in seconds.
+    import, `overrides` those whose requirements the recipe overrules, `serve` how the server is started. `driver_cuda`
+    is the CUDA version of the target's driver, if it is known; `memory` is in bytes, `timeout` in seconds.
     """
+    players, missing = _players(store) if stack or serve else ((), None)
     request = {
-        "capability": capability,
+        "capability": target.capability,
         "driver_cuda": driver_cuda,
         "locked": [canonicalize_name(name) for name, _ in locked],
         "stack": list(stack),
-        "import_timeout": timeout / (len(stack) + 1),
+        "import_timeout": timeout / (2 * len(stack) + 2),
+        "pretended": FOLDER if players else None,
+        "gpu": described(target, driver_cuda),
+        "serve": _serve_request(serve),
     }
     with store.scratch() as folder:
         write_atomic(folder / "request.json", canonical_json(request))
@@ -62,7 +73,7 @@ def static_checks(
             image=image,
             module="static",
             arguments=(REQUEST,),
-            mounts=(Mount(source=folder / "request.json", target=REQUEST),),
+            mounts=(Mount(source=folder / "request.json", target=REQUEST), *players),
             memory=memory,
             timeout=timeout,
             on_line=on_line,
@@ -72,10 +83,27 @@ def static_checks(
     report = StaticReport.from_json(canonical_json(answer.report), source="the static probe's report")
     checks = (
         installed_check(report, locked),
-        device_code_check(report, capability=capability, target_name=target_name, built=built),
-        imports_check(report),
+        requirements_check(report, overrides),
+        links_check(report, built=built, stack=stack),
+        device_code_check(report, capability=target.capability, target_name=target.id, built=built),
+        imports_check(report, target.product, missing),
+        *([serve_check(report.serve)] if report.serve is not None else []),
     )
     return tuple(with_log(check, answer, store) for check in checks)
+
+
+def _players(store: Store) -> tuple[tuple[Mount, ...], str | None]:
+    """Return the libraries that play the GPU, or why there are none."""
+    try:
+        return pretended_libraries(store), None
+    except MissingProgramError as error:
+        return (), error.message
+
+
+def _serve_request(serve: Serve | None) -> dict[str, object] | None:
+    if serve is None or serve.engine not in MODEL_OPTION:
+        return None
+    return {"engine": serve.engine, "arguments": command_line(serve), "env": serve.env}
 
 
 def _not_run(name: str, answer: ProbeAnswer) -> Check:
@@ -130,23 +158,3 @@ def _same_version(one: str, other: str) -> bool:
         return Version(one) == Version(other)
     except InvalidVersion:
         return one == other
-
-
-def imports_check(report: StaticReport) -> Check:
-    """Say whether the modules of the stack's direct packages can be imported without a GPU and its driver."""
-    failed = [one for one in report.imports if one.failed is not None]
-    drivers = [one for one in failed if any(name in (one.error or "") for name in DRIVER_LIBRARIES)]
-    modules = sum(len(one.modules) for one in report.imports)
-    outcome: Outcome = "passed" if not failed else "skipped" if len(drivers) == len(failed) else "failed"
-    # A failure that only a driver could cure must not hide another one.
-    sentences = [f"import {one.failed}: {one.error}" for one in sorted(failed, key=lambda one: one in drivers)]
-    if outcome == "skipped":
-        sentences = [f"{sentence} (the driver's library; only a machine with a GPU has it)" for sentence in sentences]
-    return Check(
-        name="static.imports",
-        level="static",
-        outcome=outcome,
-        summary=first_of(sentences) or f"all {modules} modules of {len(report.imports)} direct packages import",
-        figures={"packages": len(report.imports), "modules": modules, "failed": len(failed)},
-        evidence=shortened([line for one in failed for line in (f"{one.distribution}: {one.error}", *one.tail)]),
-    )

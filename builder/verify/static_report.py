@@ -13,29 +13,88 @@ MOST_EVIDENCE = 40
 
 
 class SeenDistribution(Document):
-    """An installed distribution: its size, and each file that is not as its wheel recorded it."""
+    """An installed distribution: its size, each file that is not as its wheel recorded it, and what it requires."""
 
     name: str
     version: str
     files: int
     bytes: int
     problems: tuple[str, ...]
+    requires: tuple[str, ...] = ()
 
 
 class SeenLibrary(Document):
-    """A library with device code: how many entries for each architecture, and how the target runs them."""
+    """A library with device code: how many entries for each architecture, and how the target runs them.
+
+    Of its `kernels` for the target, `trapping` only trap, the first by name is `trapping_first`; `unread` cubins could
+    not be unpacked. Libraries of NVIDIA are not looked into, and have no kernels here.
+    """
 
     distribution: str
     path: str
     codes: dict[str, int]
     usable: Literal["sass", "ptx"] | None
     error: str | None
+    kernels: int = 0
+    trapping: int = 0
+    trapping_first: str = ""
+    unread: int = 0
+
+
+class LinkProblem(Document):
+    """What a library links and does not find.
+
+    `role`: a Python module, a library that a module or torch needs, or another, which is opened by name if at all.
+    `missing` are libraries that are nowhere, `preloaded` those that the image has where the loader does not search,
+    `versions` such as `GLIBC_2.38 of libc.so.6`, `undefined` the first of all symbols that nobody defines.
+    """
+
+    distribution: str
+    path: str
+    role: Literal["module", "needed", "other"]
+    missing: tuple[str, ...]
+    preloaded: tuple[str, ...]
+    versions: tuple[str, ...]
+    undefined: tuple[str, ...]
+    undefined_count: int
+    links_torch: bool
+
+
+class DifferingCopies(Document):
+    """A name under which modules of the image reach files of different bytes."""
+
+    soname: str
+    paths: tuple[str, ...]
+
+
+class SeenLinks(Document):
+    """What the libraries of the image link: how many were looked at, and what is wrong."""
+
+    looked_at: int
+    problems: tuple[LinkProblem, ...]
+    copies: tuple[DifferingCopies, ...]
+    unreadable: tuple[str, ...]
+
+
+class SeenOptions(Document):
+    """What the server's own parser says of the recipe's options; `error`: it could not be asked."""
+
+    engine: str
+    unknown: tuple[str, ...]
+    refused: tuple[str, ...]
+    known: tuple[str, ...]
+    error: str | None
+    tail: tuple[str, ...]
 
 
 class SeenImport(Document):
-    """The import of a distribution's modules; `failed` is the module that could not be imported."""
+    """The import of a distribution's modules, without a GPU or on a pretended one.
+
+    `failed` is the module that could not be imported.
+    """
 
     distribution: str
+    on: Literal["cpu", "gpu"] = "cpu"
     modules: tuple[str, ...]
     seconds: float
     failed: str | None
@@ -44,12 +103,19 @@ class SeenImport(Document):
 
 
 class StaticReport(Document):
-    """What the probe saw. `others` are distributions outside the folders of the locked ones."""
+    """What the probe saw. `others` are distributions outside the folders of the locked ones.
+
+    `bare` are the cubins and PTX files of each distribution, `markers` the image's Python (PEP 508).
+    """
 
     distributions: tuple[SeenDistribution, ...]
     others: tuple[str, ...]
     libraries: tuple[SeenLibrary, ...]
+    bare: tuple[SeenLibrary, ...]
+    links: SeenLinks
+    markers: dict[str, str]
     imports: tuple[SeenImport, ...]
+    serve: SeenOptions | None
 
 
 def first_of(problems: Sequence[str]) -> str:

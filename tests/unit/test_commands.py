@@ -109,6 +109,8 @@ def test_a_changed_command_makes_the_page_stale(tmp_path: Path) -> None:
         (["status", "--sizes"], 2),
         (["status", QUICKSTART, "--sizes"], 2),
         (["status", "--target", "rtx-5091"], 2),
+        (["smoke", QUICKSTART, "--target", "rtx-5091"], 2),
+        (["smoke", QUICKSTART, "--level", "statik"], 2),
         (["lock", QUICKSTART, "--check"], 0),
         (["diff", QUICKSTART, "lockfiles/quickstart"], 0),
     ],

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from builder.elf import Linkage, MalformedBinaryError, linkage
-from builder.fatbin import MAGIC, DeviceCode, device_code, runs_on
+from builder.fatbin import MAGIC, DeviceCode, bare_code, device_code, runs_on
 
 CASES = Path(__file__).parents[1] / "cases" / "fatbin"
 
@@ -126,6 +126,34 @@ def test_machine_code_does_not_ask_for_a_newer_driver() -> None:
 def test_a_capability_or_driver_that_is_none_is_refused(capability: str, driver: str | None) -> None:
     with pytest.raises(ValueError, match="not a"):
         runs_on([], capability, driver)
+
+
+def cubin(arch: int, abi: int) -> bytes:
+    """The header of a cubin of ABI 7 (up to CUDA 12) or 8."""
+    flags = 0x6000002 | arch << 8 if abi == 8 else 0x500500 | arch
+    return b"\x7fELF\x02\x01\x01\x41" + bytes([abi]) + bytes(7) + struct.pack("<HHI24xI12x", 2, 190, 1, flags)
+
+
+@pytest.mark.parametrize(("arch", "abi"), [(120, 8), (100, 8), (90, 7), (86, 7)])
+def test_a_bare_cubin_tells_its_architecture(tmp_path: Path, arch: int, abi: int) -> None:
+    path = tmp_path / "k.cubin"
+    path.write_bytes(cubin(arch, abi))
+    assert bare_code(path) == DeviceCode(kind="sass", arch=arch, size=64)
+
+
+@pytest.mark.parametrize(("target", "label"), [("sm_90a, debug", "compute_90a"), ("sm_120", "compute_120")])
+def test_a_ptx_file_tells_its_target_and_the_version_of_its_language(tmp_path: Path, target: str, label: str) -> None:
+    path = tmp_path / "k.ptx"
+    path.write_text(f"//\n// made by hand\n.version 8.7\n.target {target}\n.address_size 64\n")
+    found = bare_code(path)
+    assert found is not None
+    assert (found.label, found.isa) == (label, (8, 7))
+
+
+def test_another_file_is_no_bare_device_code(tmp_path: Path) -> None:
+    (tmp_path / "notes.ptx").write_text("a presentation")
+    assert bare_code(tmp_path / "notes.ptx") is None
+    assert bare_code(Path(sys.executable).resolve()) is None
 
 
 def test_the_dynamic_section_is_read() -> None:

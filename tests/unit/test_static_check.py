@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -14,8 +15,11 @@ import pytest
 import builder
 from builder.engine import ContainerRun, Exit
 from builder.fatbin import needed_code
+from builder.recipe.model import Serve
+from builder.recipe.targets import find_target
 from builder.store import Store
-from builder.verify.static import static_checks
+from builder.verify.dry_run.pretended import FOLDER
+from builder.verify.static import REQUEST, static_checks
 from tests.fakes import FakeEngine
 from tests.wheels import record_line
 
@@ -28,18 +32,27 @@ FATBINS = Path(__file__).parents[1] / "cases" / "fatbin"
 class Environment:
     """A virtual environment that plays the image: `install` unpacks, `check` runs the static checks in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: Store | None = None) -> None:
         self.folder = folder
+        self.store = store or Store(folder / "store")
         self.locked: dict[str, str] = {}
         venv.create(folder / "venv", symlinks=True)
         self.site = next((folder / "venv" / "lib").glob("python3*/site-packages"))
 
     def install(
-        self, name: str, files: dict[str, bytes], *, locked: str | None = "1.0", site: Path | None = None
+        self,
+        name: str,
+        files: dict[str, bytes],
+        *,
+        locked: str | None = "1.0",
+        site: Path | None = None,
+        requires: tuple[str, ...] = (),
     ) -> None:
         """Install version 1.0 of a distribution and write a version of it into the lock."""
         place, info = site or self.site, f"{name}-1.0.dist-info"
-        files = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode()}
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+        metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+        files = {**files, f"{info}/METADATA": metadata.encode()}
         record = "".join(record_line(path, data) for path, data in files.items()) + f"{info}/RECORD,,\n"
         for path, data in {**files, f"{info}/RECORD": record.encode()}.items():
             (place / path).parent.mkdir(parents=True, exist_ok=True)
@@ -52,19 +65,27 @@ class Environment:
         self.engine = FakeEngine(answer=self._run)
         asked: dict[str, Any] = {
             "image": "sha256:1",
-            "capability": "12.0",
-            "target_name": "rtx-pro-6000",
+            "target": find_target("rtx-pro-6000"),
             "locked": tuple(self.locked.items()),
             "built": (),
             "stack": (),
-            "store": Store(self.folder / "store"),
+            "store": self.store,
             "memory": 1 << 30,
             "timeout": 60.0,
         }
         return {check.name: check for check in static_checks(self.engine, **{**asked, **changes})}
 
     def _run(self, job: ContainerRun) -> Exit:
+        seen = self.folder / "mounted"
+        for mount in job.mounts:
+            place = seen / mount.target.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.unlink(missing_ok=True)
+            place.symlink_to(mount.source)
         sources = {mount.target: str(mount.source) for mount in job.mounts}
+        request = Path(sources[REQUEST]).read_text().replace(FOLDER, f"{seen}{FOLDER}")
+        sources[REQUEST] = str(self.folder / "request.json")
+        Path(sources[REQUEST]).write_text(request)
         python, *arguments = (sources.get(part, part) for part in job.command)
         done = subprocess.run(
             [str(self.folder / "venv" / "bin" / python), *arguments],
@@ -76,9 +97,15 @@ class Environment:
         return Exit(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
+@pytest.fixture(scope="session")
+def players(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store that keeps the compiled libraries of the pretended GPU from test to test."""
+    return Store(tmp_path_factory.mktemp("players"))
+
+
 @pytest.fixture
-def environment(tmp_path: Path) -> Environment:
-    return Environment(tmp_path)
+def environment(tmp_path: Path, players: Store) -> Environment:
+    return Environment(tmp_path, players)
 
 
 def fatbin(name: str) -> bytes:
@@ -93,6 +120,8 @@ def test_a_good_stack_passes_with_its_figures(environment: Environment) -> None:
     checks = environment.check(built=("my-kernels",), stack=("torch", "my-kernels"))
     assert [(check.name, check.outcome) for check in checks.values()] == [
         ("static.installed", "passed"),
+        ("static.requirements", "passed"),
+        ("static.links", "passed"),
         ("static.device-code", "passed"),
         ("static.imports", "passed"),
     ]
@@ -195,11 +224,23 @@ def test_a_library_of_others_without_code_for_the_target_is_a_warning(environmen
     )
     check = environment.check()["static.device-code"]
     assert (check.outcome, check.summary) == ("passed", "1 of 2 libraries with device code run on rtx-pro-6000 (12.0)")
-    assert check.figures == {"libraries": 2, "machine-code": 0, "ptx-only": 1, "without": 1}
+    assert check.figures == {"libraries": 2, "machine-code": 0, "ptx-only": 1, "without": 1, "trapping": 0}
     assert check.evidence == (
         "warning: vendor/lib/libx.so.2 carries sm_100f only",
         "warning: vendor/lib/libjit.so carries compute_90 only: its PTX is compiled at first use",
     )
+
+
+def test_the_cubins_of_a_package_are_one_line(environment: Environment) -> None:
+    ptx = b".version 8.7\n.target sm_%s\n.address_size 64\n"
+    files = {f"cubins/{index}.ptx": ptx % arch for index, arch in enumerate((b"100a", b"100a", b"103a"))}
+    environment.install("cubins", files)
+    check = environment.check()["static.device-code"]
+    assert (check.outcome, check.figures["without"]) == ("passed", 1)
+    assert check.evidence == ("warning: cubins/ (3 cubins and PTX files) carries compute_100a, compute_103a only",)
+    environment.install("more", {"more/k.ptx": ptx % b"90"})
+    assert environment.check(driver_cuda="12.8")["static.device-code"].figures["ptx-only"] == 1
+    assert environment.check(driver_cuda="12.7")["static.device-code"].figures["ptx-only"] == 0
 
 
 def test_torch_must_carry_its_kernels_for_the_target(environment: Environment) -> None:
@@ -252,7 +293,7 @@ def test_the_needed_code_is_that_of_the_generation(capability: str, text: str) -
 )
 def test_each_way_that_an_import_fails_is_named(environment: Environment, code: bytes, summary: str) -> None:
     environment.install("a", {"a.py": code})
-    check = environment.check(stack=("a",), timeout=2.0)["static.imports"]
+    check = environment.check(stack=("a",), timeout=4.0)["static.imports"]
     assert (check.outcome, check.summary) == ("failed", summary)
 
 
@@ -274,6 +315,83 @@ def test_an_import_that_only_a_driver_could_cure_is_skipped_and_not_passed(envir
     assert (check.outcome, check.summary) == ("failed", "import b: ZeroDivisionError: division by zero (and 1 more)")
 
 
+ASKS_THE_DRIVER = """
+import ctypes
+code = ctypes.CDLL("libcuda.so.1").cuInit(0)
+assert code == {code}, f"cuInit answers {{code}}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_packages_are_imported_with_a_drivers_library_and_on_a_pretended_gpu(environment: Environment) -> None:
+    environment.install("a", {"a.py": ASKS_THE_DRIVER.format(code=0).encode()})
+    check = environment.check(stack=("a",))["static.imports"]
+    assert (check.outcome, check.summary) == ("passed", "all 1 modules of 1 direct packages import")
+    assert check.evidence == ("notice: only on a GPU: import a: AssertionError: cuInit answers 100",)
+    environment.install("b", {"b.py": ASKS_THE_DRIVER.format(code=100).encode()})
+    assert environment.check(stack=("a", "b"))["static.imports"].summary == (
+        "import b on a pretended NVIDIA RTX PRO 6000 Blackwell Workstation Edition: AssertionError: cuInit answers 0"
+    )
+
+
+KNOWN = "sglang knows all options of `serve`"
+SERVER_ARGS = b"""
+class ServerArgs:
+    @staticmethod
+    def add_cli_args(parser):
+        parser.add_argument("--model-path", required=True)
+        parser.add_argument("--tp", type=int)
+        parser.add_argument("--kv-cache-dtype", choices=["auto", "bf16"])
+        parser.add_argument("--trust-remote-code", action="store_true")
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "outcome", "summary"),
+    [
+        ({"tp": 8, "trust-remote-code": True}, "passed", "sglang knows all options of `serve`"),
+        (
+            {"tp": 8, "trust-remote-code": False, "kv-cache-dtype": "bf16"},
+            "passed",
+            "sglang knows all options of `serve`",
+        ),
+        ({"kv-cache-dtyp": "bf16", "tp": 8}, "passed", "sglang knows all options of `serve`"),
+        (
+            {"kv-cash-dtype": "bf16"},
+            "failed",
+            "this sglang does not know --kv-cash-dtype (did you mean --kv-cache-dtype?)",
+        ),
+        ({"zzz": True}, "failed", "this sglang does not know --zzz"),
+        (
+            {"kv-cache-dtype": "fp7"},
+            "failed",
+            "this sglang refuses: argument --kv-cache-dtype: invalid choice: 'fp7' (choose from 'auto', 'bf16')",
+        ),
+        ({"tp": "many"}, "failed", "this sglang refuses: argument --tp: invalid int value: 'many'"),
+    ],
+)
+def test_the_servers_own_parser_judges_the_options(
+    environment: Environment, args: dict[str, Any], outcome: str, summary: str
+) -> None:
+    environment.install("sglang", {"sglang/srt/server_args.py": SERVER_ARGS})
+    check = environment.check(serve=Serve(engine="sglang", model="m", args=args))["static.serve"]
+    assert check.outcome == outcome
+    assert check.summary.replace("(choose from auto, bf16)", "(choose from 'auto', 'bf16')") == summary
+
+
+def test_a_server_that_cannot_be_asked_proves_nothing(environment: Environment) -> None:
+    check = environment.check(serve=Serve(engine="sglang"))["static.serve"]
+    assert (check.outcome, check.summary) == (
+        "skipped",
+        "sglang could not be asked for its options: ModuleNotFoundError: No module named 'sglang'",
+    )
+
+
+def test_without_a_server_there_is_no_check_of_it(environment: Environment) -> None:
+    assert "static.serve" not in environment.check()
+    assert "static.serve" not in environment.check(serve=Serve(engine="transformers"))
+
+
 def test_a_direct_package_that_is_not_installed_cannot_be_imported(environment: Environment) -> None:
     environment.install("a", {"a.py": b""})
     assert environment.check(stack=("a", "b"))["static.imports"].summary == "import b: not installed"
@@ -286,13 +404,12 @@ def test_modules_are_imported_as_a_user_imports_them(environment: Environment) -
     )
 
 
-def test_without_a_report_all_three_are_skipped(tmp_path: Path) -> None:
+def test_without_a_report_all_are_skipped(tmp_path: Path) -> None:
     ended = Exit(code=127, stderr=b"python3: not found\n")
     checks = static_checks(
         FakeEngine(answer=lambda _job: ended),
         image="sha256:1",
-        capability="12.0",
-        target_name="rtx-pro-6000",
+        target=find_target("rtx-pro-6000"),
         locked=(),
         built=(),
         stack=(),
@@ -303,7 +420,7 @@ def test_without_a_report_all_three_are_skipped(tmp_path: Path) -> None:
     assert {(check.outcome, check.summary, check.evidence) for check in checks} == {
         ("skipped", "the probe gave no report: exit code 127", ("python3: not found",))
     }
-    assert len(checks) == 3
+    assert len(checks) == 5
 
 
 def test_the_probe_needs_only_the_standard_library() -> None:
@@ -319,5 +436,8 @@ def test_the_probe_needs_only_the_standard_library() -> None:
         "builder.elf",
         "builder.fatbin",
         "builder.verify",
-        *(f"builder.verify.probe{name}" for name in ("", ".static", ".files", ".imports")),
+        *(
+            f"builder.verify.probe{name}"
+            for name in ("", ".static", ".files", ".imports", ".linking", ".loader", ".options", ".pretence", ".traps")
+        ),
     }

@@ -103,12 +103,12 @@ def test_symbols_say_which_strings_torch_was_built_with() -> None:
 
 def test_a_library_of_this_machine_needs_a_glibc_that_this_machine_has() -> None:
     with open_elf(LIBC) as image:
-        needs, symbols = image.version_needs(), image.undefined_symbols()
-    newest = _floors(needs["libc.so.6"])["GLIBC"]
+        symbols = image.symbols()
+    newest = _floors(version for file, version in symbols.needed_versions if file == "libc.so.6")["GLIBC"]
     have = tuple(map(int, platform.libc_ver()[1].split(".")))
     assert (2, 2) < tuple(map(int, newest.split("."))) <= have
-    assert {"malloc", "free", "memcpy"} <= {*symbols}
-    assert "_ZNSt9exceptionD2Ev" not in symbols  # it provides that one itself
+    assert {"malloc", "free", "memcpy"} <= symbols.undefined
+    assert "_ZNSt9exceptionD2Ev" not in symbols.undefined  # it provides that one itself
 
 
 def test_version_needs_that_lead_out_of_the_file_are_malformed(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_version_needs_that_lead_out_of_the_file_are_malformed(tmp_path: Path) -
     data[section.offset + 8 : section.offset + 12] = b"\xff\xff\xff\x7f"  # where its first name is
     (tmp_path / "l.so").write_bytes(data)
     with open_elf(tmp_path / "l.so") as image, pytest.raises(MalformedBinaryError, match="bytes expected"):
-        image.version_needs()
+        image.symbols()
 
 
 def test_scanned_values_survive_the_store() -> None:

@@ -123,7 +123,7 @@ def write_twin(source: Path, target: Path) -> None:
     safetensors.torch.save_file(plain, target / "model.safetensors", metadata={"format": "pt"})
 
 
-def load(folder: Path, dtype: str) -> Any:  # noqa: ANN401 - a model of the stack
+def load(folder: Path, dtype: str) -> Any:
     """Load with Transformers' own model class, and make sure that every tensor found its place."""
     import torch
     import transformers
@@ -138,13 +138,13 @@ def load(folder: Path, dtype: str) -> Any:  # noqa: ANN401 - a model of the stac
     return model.eval()
 
 
-def decode(model: Any, prompt: list[int], count: int, report: Report) -> dict[str, Any]:  # noqa: ANN401
+def decode(model: Any, prompt: list[int], count: int, report: Report) -> dict[str, Any]:
     """Decode `count` tokens greedily after a prompt, one step at a time, with the key-value cache."""
     import torch
 
     margins: list[float | None] = []
 
-    def watch(_: Any, scores: Any) -> Any:  # noqa: ANN401 - what Transformers asks of a logits processor
+    def watch(_: Any, scores: Any) -> Any:
         margins.append(_margin(scores[0]))
         report.enter("decode")
         return scores
@@ -162,13 +162,13 @@ def decode(model: Any, prompt: list[int], count: int, report: Report) -> dict[st
     return {"tokens": sequence[0, len(prompt) :].tolist(), "margins": margins}
 
 
-def _margin(logits: Any) -> float | None:  # noqa: ANN401 - a tensor [vocab]
+def _margin(logits: Any) -> float | None:
     """Return the distance of the best token to the second; None if any logit is not finite."""
     best, second = logits.double().topk(2).values.tolist()
     return best - second if bool(logits.isfinite().all()) else None
 
 
-def _plain(packed: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - a tensor
+def _plain(packed: dict[str, Any], name: str) -> Any:
     """Return a tensor of the twin: as it is, or E2M1 code * E4M3 block scale * weight_scale_2, exact in bfloat16."""
     import torch
 
@@ -181,7 +181,7 @@ def _plain(packed: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - a tensor
     return values.to(torch.bfloat16)
 
 
-def _model_facts(model: Any) -> dict[str, Any]:  # noqa: ANN401
+def _model_facts(model: Any) -> dict[str, Any]:
     """Return which model code ran: its class, the file's sha256, the attention kind."""
     kind = type(model)
     file = Path(inspect.getfile(kind))

@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from builder.elf import MalformedBinaryError, is_elf
-from builder.fatbin import device_code, runs_on
+from builder.fatbin import DeviceCode, bare_code, device_code, runs_on
+from builder.verify.probe.traps import Traps, find_traps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from io import BufferedReader
+
+BARE = (".cubin", ".ptx")
+NAME_SHOWN = 120
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,22 +50,31 @@ class RecordedFile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
-    """An installed distribution, its name in normal form. `recorded` is None if it has no RECORD."""
+    """An installed distribution, its name in normal form. `recorded` is None if it has no RECORD.
+
+    `requires` are its requirements as its metadata writes them.
+    """
 
     name: str
     version: str
     folder: Path
     recorded: tuple[RecordedFile, ...] | None
+    requires: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SeenFile:
-    """What was seen of a recorded file: its size in bytes, what is wrong with it, and a library's device code."""
+    """What was seen of a recorded file: its size in bytes, what is wrong with it, and its device code.
+
+    `is_bare`: the file is itself a cubin or PTX, no library that holds some.
+    """
 
     file: RecordedFile
     size: int = 0
     problem: str | None = None
     library: dict[str, Any] | None = None
+    is_elf: bool = False
+    is_bare: bool = False
 
 
 def installed() -> list[Distribution]:
@@ -73,7 +86,9 @@ def installed() -> list[Distribution]:
         # Not `metadata.files`: from Python 3.12 on it leaves out files that are missing.
         record = metadata.read_text("RECORD")
         files = None if record is None else tuple(read_record(record, name, folder))
-        found[name, version, folder] = Distribution(name=name, version=version, folder=folder, recorded=files)
+        found[name, version, folder] = Distribution(
+            name=name, version=version, folder=folder, recorded=files, requires=tuple(metadata.requires or ())
+        )
     return list(found.values())
 
 
@@ -119,11 +134,20 @@ def look_at_file(file: RecordedFile, gpu: Gpu) -> SeenFile:
     if not file.path.is_file():
         return SeenFile(file=file, problem="missing")
     with file.path.open("rb") as opened:
-        library = describe_library(file, gpu) if is_elf(opened.read(6)) else None
+        elf = is_elf(opened.read(6))
         opened.seek(0)
         intact = file.sha256 is None or file.sha256 == sha256_of(opened)
     problem = None if intact else "not the bytes that its wheel recorded"
-    return SeenFile(file=file, size=size_of(file.path), problem=problem, library=library)
+    bare = describe(file, bare_code, gpu) if file.name.endswith(BARE) else None
+    library = describe(file, device_code, gpu) if elf and bare is None else bare
+    return SeenFile(
+        file=file,
+        size=size_of(file.path),
+        problem=problem,
+        library=library,
+        is_elf=elf,
+        is_bare=bare is not None,
+    )
 
 
 def sha256_of(file: BufferedReader) -> str:
@@ -132,15 +156,30 @@ def sha256_of(file: BufferedReader) -> str:
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def describe_library(file: RecordedFile, gpu: Gpu) -> dict[str, Any] | None:
-    """Return a library's architectures with their counts and how the target runs them; None: it has no device code."""
+def describe(
+    file: RecordedFile, read: Callable[[Path], Sequence[DeviceCode] | DeviceCode | None], gpu: Gpu
+) -> dict[str, Any] | None:
+    """Return a file's architectures with their counts and how the target runs them; None: it has no device code."""
     known = {"distribution": file.distribution, "path": file.name}
     try:
-        codes = device_code(file.path)
+        found = read(file.path)
+        codes = (found,) if isinstance(found, DeviceCode) else found
     except MalformedBinaryError as error:
         return {**known, "codes": {}, "usable": None, "error": str(error)}
     if codes is None:
         return None
     counts = collections.Counter(code.label for code in codes)
     usable = runs_on(codes, gpu.capability, gpu.driver_cuda)
-    return {**known, "codes": dict(sorted(counts.items())), "usable": usable, "error": None}
+    # NVIDIA's own libraries choose their kernels themselves, by the GPU.
+    looked_into = usable == "sass" and not file.distribution.startswith("nvidia-") and read is device_code
+    traps = find_traps(file.path, gpu.capability) if looked_into else Traps(kernels=0, trapping=(), unread=0)
+    return {
+        **known,
+        "codes": dict(sorted(counts.items())),
+        "usable": usable,
+        "error": None,
+        "kernels": traps.kernels,
+        "trapping": len(traps.trapping),
+        "trapping_first": traps.trapping[0][:NAME_SHOWN] if traps.trapping else "",
+        "unread": traps.unread,
+    }

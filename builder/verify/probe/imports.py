@@ -41,29 +41,56 @@ def top_level_modules(distribution: Distribution) -> list[str]:
     return sorted(public, key=lambda name: (normal(name) != distribution.name, name))
 
 
-def try_import(name: str, found: Sequence[Distribution], timeout: float) -> dict[str, Any]:
-    """Import the modules of a distribution in a fresh Python, as a user would: without this probe in its path."""
+def try_import(
+    name: str,
+    found: Sequence[Distribution],
+    timeout: float,
+    *,
+    on: str = "cpu",
+    variables: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """Import the modules of a distribution in a fresh Python, as a user would: without this probe in its path.
+
+    `on` says what the process finds: no GPU (`cpu`), or a pretended one (`gpu`); `variables` are how it does.
+    """
     distribution = next((one for one in found if one.name == normal(name)), None)
     modules = top_level_modules(distribution) if distribution is not None else []
-    answer = {"distribution": name, "modules": modules, "seconds": 0.0, "failed": None, "error": None, "tail": []}
+    answer = {
+        "distribution": name,
+        "on": on,
+        "modules": modules,
+        "seconds": 0.0,
+        "failed": None,
+        "error": None,
+        "tail": [],
+    }
     if distribution is None:
         return {**answer, "failed": name, "error": "not installed"}
     if not modules:
         return answer
     start = time.monotonic()
-    error, out, err = run_python(["-c", IMPORT_EACH, *modules], timeout)
+    error, out, err = run_python(["-c", IMPORT_EACH, *modules], timeout, variables)
     answer["seconds"] = round(time.monotonic() - start, 2)
     if error is None:
         return answer
     return {**answer, "failed": last_announced(out), "error": error, "tail": tail_of(err)}
 
 
-def run_python(arguments: Sequence[str], timeout: float) -> tuple[str | None, bytes, bytes]:
-    """Run this Python and return how it failed (None: it did not), its output and its errors."""
+def run_python(
+    arguments: Sequence[str], timeout: float, variables: dict[str, str] | None = None
+) -> tuple[str | None, bytes, bytes]:
+    """Run this Python and return how it failed (None: it did not), its output and its errors.
+
+    `variables` come on top of this process's own; an LD_LIBRARY_PATH among them goes before it.
+    """
+    own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    added = dict(variables or {})
+    if "LD_LIBRARY_PATH" in added and own.get("LD_LIBRARY_PATH"):
+        added["LD_LIBRARY_PATH"] += ":" + own["LD_LIBRARY_PATH"]
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd="/",
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        env={**own, **added},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,

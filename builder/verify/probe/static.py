@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import collections
 import json
+import os
+import platform
 import sys
 import time
 from pathlib import Path
@@ -15,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from builder.verify.probe.files import Gpu, installed, look_at, split
 from builder.verify.probe.imports import try_import
+from builder.verify.probe.linking import look_at_links
+from builder.verify.probe.options import parse_options
+from builder.verify.probe.pretence import with_driver, with_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +35,12 @@ def main(arguments: Sequence[str]) -> None:
     report = {
         "distributions": describe(own, seen),
         "others": [f"{one.name} {one.version}" for one in others],
-        "libraries": [file.library for file in seen if file.library is not None],
-        "imports": [import_aloud(name, own, request["import_timeout"]) for name in request["stack"]],
+        "libraries": [file.library for file in seen if file.library is not None and not file.is_bare],
+        "bare": gather_bare(seen),
+        "links": links_aloud(seen),
+        "markers": markers(),
+        "imports": [seen for name in request["stack"] for seen in import_aloud(name, own, request)],
+        "serve": serve_aloud(request),
     }
     sys.stdout.write("\n" + json.dumps(report) + "\n")
 
@@ -55,6 +64,7 @@ def describe(distributions: Sequence[Distribution], seen: Sequence[SeenFile]) ->
         {
             "name": one.name,
             "version": one.version,
+            "requires": list(one.requires),
             "files": len(files[one.name, one.folder]),
             "bytes": sum(file.size for file in files[one.name, one.folder]),
             "problems": [f"{file.file.name}: {file.problem}" for file in files[one.name, one.folder] if file.problem]
@@ -65,10 +75,77 @@ def describe(distributions: Sequence[Distribution], seen: Sequence[SeenFile]) ->
     ]
 
 
-def import_aloud(name: str, distributions: Sequence[Distribution], timeout: float) -> dict[str, Any]:
-    """Import a distribution's modules and say so."""
+def gather_bare(seen: Sequence[SeenFile]) -> list[dict[str, Any]]:
+    """Return the cubins and PTX files as one library for each distribution: packages hold thousands of them."""
+    by_distribution = collections.defaultdict(list)
+    for file in seen:
+        if file.is_bare and file.library is not None:
+            by_distribution[file.file.distribution].append(file.library)
+    return [together(name, libraries) for name, libraries in sorted(by_distribution.items())]
+
+
+def together(distribution: str, libraries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what one distribution's cubins and PTX files carry, all in all."""
+    codes: collections.Counter[str] = collections.Counter()
+    for library in libraries:
+        codes.update(library["codes"])
+    usable = {library["usable"] for library in libraries}
+    return {
+        "distribution": distribution,
+        "path": f"{libraries[0]['path'].split('/')[0]}/ ({len(libraries)} cubins and PTX files)",
+        "codes": dict(sorted(codes.items())),
+        "usable": next((kind for kind in ("sass", "ptx") if kind in usable), None),
+        "error": next((library["error"] for library in libraries if library["error"] is not None), None),
+    }
+
+
+def links_aloud(seen: Sequence[SeenFile]) -> dict[str, Any]:
+    """Look at what all libraries link and say so."""
+    start = time.monotonic()
+    links = look_at_links([file.file for file in seen if file.is_elf])
+    progress(f"looked at what {links['looked_at']} libraries link in {time.monotonic() - start:.1f} s")
+    return links
+
+
+def markers() -> dict[str, str]:
+    """Return this Python as environment markers know it (PEP 508)."""
+    version = sys.implementation.version
+    return {
+        "implementation_name": sys.implementation.name,
+        "implementation_version": ".".join(map(str, version[:3])),
+        "os_name": os.name,
+        "platform_machine": platform.machine(),
+        "platform_python_implementation": platform.python_implementation(),
+        "platform_release": platform.release(),
+        "platform_system": platform.system(),
+        "platform_version": platform.version(),
+        "python_full_version": platform.python_version(),
+        "python_version": ".".join(platform.python_version_tuple()[:2]),
+        "sys_platform": sys.platform,
+    }
+
+
+def import_aloud(name: str, distributions: Sequence[Distribution], request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Import a distribution's modules without a GPU and, where one is played, with it; say so."""
+    timeout, folder = request["import_timeout"], request["pretended"]
     progress(f"importing {name}")
-    return try_import(name, distributions, timeout)
+    if folder is None:
+        return [try_import(name, distributions, timeout)]
+    progress(f"importing {name} on a pretended GPU")
+    return [
+        try_import(name, distributions, timeout, variables=with_driver(folder)),
+        try_import(name, distributions, timeout, on="gpu", variables=with_gpu(folder, request["gpu"])),
+    ]
+
+
+def serve_aloud(request: dict[str, Any]) -> dict[str, Any] | None:
+    """Hold the server's options against the parser of the installed version and say so; None: nothing to serve."""
+    if request["serve"] is None:
+        return None
+    progress(f"asking {request['serve']['engine']} for its options")
+    folder = request["pretended"]
+    variables = with_gpu(folder, request["gpu"]) if folder else {}
+    return parse_options(request["serve"], request["import_timeout"], variables)
 
 
 def progress(text: str) -> None:

@@ -1,0 +1,166 @@
+"""The check `dry-run`: the stack's own host code in the image, against a GPU that is only pretended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from builder.document import canonical_json, key_of, tree_digest, write_atomic
+from builder.engine import Mount
+from builder.process import MissingProgramError
+from builder.verify.dry_run.pretended import FOLDER, described, pretended_libraries
+from builder.verify.dry_run.report import groups_from, table_of
+from builder.verify.inside import SOURCE, run_probe, with_log
+from builder.verify.static_report import first_of, shortened
+from builder.verify.verdict import Check, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from builder.engine import Engine
+    from builder.recipe.targets import GpuTarget
+    from builder.store import Store
+    from builder.verify.dry_run.plan import Group
+    from builder.verify.dry_run.report import DrivenGroup, Row
+
+REQUEST = "/envbuild/request.json"
+KIND = "dry-run"
+# Two processes at a time; what a garbage size may take before its process is ended.
+PROCESSES = 2
+UNKNOWN = (
+    "not known from a dry run: values, races, hangs, CUDA graphs, what cuBLAS, cuDNN and NCCL launch themselves, "
+    "kernels that depend on values or are compiled by nvcc at run time"
+)
+
+
+def dry_run(
+    engine: Engine,
+    *,
+    image: str,
+    target: GpuTarget,
+    groups: Sequence[Group],
+    environment: Mapping[str, str],
+    driver_cuda: str | None,
+    store: Store,
+    memory: int,
+    timeout: float,
+    on_line: Callable[[str], None] | None = None,
+) -> Check:
+    """Drive groups of calls inside an image and judge what they launch. `memory` is in bytes, `timeout` in seconds.
+
+    A report of the same image, target, calls and probe is remembered, if nothing in it ended before its time.
+    """
+    try:
+        players = pretended_libraries(store)
+    except MissingProgramError as error:
+        return _check("skipped", f"no GPU can be pretended: {error.message}")
+    request = {
+        "gpu": {
+            "capability": [int(part) for part in target.capability.split(".")],
+            "shared_memory": target.shared_memory_per_block,
+            "registers": target.registers_per_sm,
+            "sms": target.sms,
+        },
+        "described": described(target, driver_cuda),
+        "pretended": FOLDER,
+        "env": dict(environment),
+        "groups": list(groups),
+        "seconds": timeout - 10,
+        "memory": memory // PROCESSES,
+    }
+    key = key_of([image, request, tree_digest(SOURCE / "verify"), [mount.source.name for mount in players]])
+    kept = store.result(KIND, key)
+    if kept is not None:
+        return _judged(kept, target, groups)
+    with store.scratch() as folder:
+        write_atomic(folder / "request.json", canonical_json(request))
+        answer = run_probe(
+            engine,
+            image=image,
+            module="dry_run",
+            arguments=(REQUEST,),
+            mounts=(Mount(source=folder / "request.json", target=REQUEST), *players),
+            memory=memory,
+            timeout=timeout,
+            on_line=on_line,
+        )
+    if answer.report is None:
+        return _check("skipped", f"the dry run gave no report: {answer.ending}", answer.tail)
+    if all(group["ended"] is None for group in answer.report["groups"]):
+        store.keep_result(KIND, key, answer.report)
+    return with_log(_judged(answer.report, target, groups), answer, store)
+
+
+def _judged(report: dict[str, Any], target: GpuTarget, groups: Sequence[Group]) -> Check:
+    return judge_dry_run(groups_from(report), target, {group["name"] for group in groups if group["decides"]})
+
+
+def judge_dry_run(groups: tuple[DrivenGroup, ...], target: GpuTarget, deciding: set[str]) -> Check:
+    """Say what a dry run has shown: nothing if a canary is wrong, a failure if a call that decides was refused."""
+    wrong = [f"{group.name}: {name}: {text}" for group in groups for name, text in (group.canary or {}).items()]
+    wrong += [f"{group.name}: no canary was seen" for group in groups if group.calls and group.canary is None]
+    if wrong:
+        return _check("skipped", f"no verdict, the pretence does not hold: {first_of(wrong)}", wrong)
+    rows = table_of(groups, target.shared_memory_per_block)
+    refused = [row for row in rows if row.decides and row.refused is not None]
+    undriven = _undriven(groups, deciding)
+    blocking = [text for text, decides in undriven if decides]
+    outcome: Outcome = "failed" if refused else "skipped" if blocking else "passed"
+    calls = [call for group in groups for call in group.calls]
+    lines = [*(row.line for row in rows if row.used or row.refused), *(text for text, _ in undriven)]
+    driven = sum(1 for call in calls if call.decides and call.error is None)
+    return _check(
+        outcome,
+        first_of([_refusal(row, target) for row in refused])
+        or first_of(blocking)
+        or f"all {len(rows)} launches of {len(calls)} calls are taken by {target.id} ({target.capability}); "
+        f"{driven} of the calls are the model's",
+        (*shortened(lines), UNKNOWN),
+        {
+            "calls": len(calls),
+            "launches": len(rows),
+            "refused": len(refused),
+            "not-judged": sum(1 for row in rows if row.refused and not row.decides),
+            "not-driven": len(undriven),
+            "most-shared-memory": max((row.used for row in rows if row.refused is None), default=0),
+            "allowed-shared-memory": target.shared_memory_per_block,
+        },
+    )
+
+
+def _refusal(row: Row, target: GpuTarget) -> str:
+    if row.used > row.allowed:
+        return (
+            f"{row.kernel} asks for {row.used} bytes of shared memory, {target.id} ({target.capability}) allows "
+            f"{row.allowed}: {row.call}{row.place}"
+        )
+    return f"{row.kernel} is refused on {target.id} ({target.capability}), {row.refused}: {row.call}{row.place}"
+
+
+def _undriven(groups: tuple[DrivenGroup, ...], deciding: set[str]) -> list[tuple[str, bool]]:
+    """Return what could not be driven, and whether it decides."""
+    found = []
+    for group in groups:
+        if group.ended is not None:
+            why = f"{group.ended}{f': {group.tail[-1]}' if group.tail else ''}"
+            found.append((f"the calls of {group.name} were not driven to their end, {why}", group.name in deciding))
+        for call in group.calls:
+            refused = any(launch.refused for launch in call.launches) or any(event.error for event in call.runtime)
+            if call.error is not None and not refused:
+                found.append((f"{call.call} was not driven to its end: {call.error}", call.decides))
+    return found
+
+
+def _check(
+    outcome: Outcome,
+    summary: str,
+    evidence: Sequence[str] = (),
+    figures: dict[str, str | int | float | bool] | None = None,
+) -> Check:
+    return Check(
+        name="dry-run",
+        level="dry-run",
+        outcome=outcome,
+        summary=summary,
+        figures=figures or {},
+        evidence=tuple(evidence),
+    )
