@@ -156,22 +156,3 @@ def build(state: State, *, recipe: Path, check_dockerfile: bool, retry: bool) ->
     else:
         state.console.output(f"{image.reference} {image.image_id}")
     return ExitCode.DONE
-
-
-@click.command()
-@RECIPE
-@json_option
-@click.pass_obj
-def smoke(state: State, *, recipe: Path) -> int:
-    """Prove the image of a locked recipe again, whatever was seen before."""
-    from builder.build.stage import build_recipe
-    from builder.lock.examine import examine_recipe
-    from builder.lock.stage import locked_recipe
-    from builder.pipeline import prove
-    from builder.recipe.source import read_recipe
-
-    source, tools = read_recipe(recipe), state.tools()
-    found = locked_recipe(source)
-    findings = examine_recipe(source, state.console)
-    image = build_recipe(source, found, tools)
-    return conclude(state, prove(source, found, image, tools, findings=findings, again=True))
