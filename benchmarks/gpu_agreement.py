@@ -86,7 +86,7 @@ ATTENTIONS = [
 CASES = [("product", *case) for case in PRODUCTS] + [("attention", *case) for case in ATTENTIONS]
 
 
-def launch(case: tuple[Any, ...]) -> Any:  # noqa: ANN401 - Triton has no types
+def launch(case: tuple[Any, ...]) -> Any:
     """Launch one case and return the compiled kernel."""
     which, *numbers, warps, kind = case
     dtype = TYPES[kind]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from builder.commands import diagnosis, insight, keep, matrix, project, publish, road, wheels
+from builder.commands import diagnosis, insight, keep, matrix, project, proof, publish, road, wheels
 from builder.commands.state import State
 from builder.errors import BuildFailedError, EnvbuildError, ExitCode, UsageError
 
@@ -26,7 +26,7 @@ COMMANDS = (
     road.render,
     wheels.wheels,
     road.build,
-    road.smoke,
+    proof.smoke,
     publish.publish,
     publish.verify,
     publish.promote,

@@ -6,6 +6,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from builder.errors import EngineError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
@@ -20,11 +22,21 @@ class Mount:
     read_only: bool = True
 
 
+class NoGpuError(EngineError):
+    """The engine cannot give a container a GPU."""
+
+    default_remedy = "install the NVIDIA driver and the NVIDIA container toolkit on the engine's machine"
+
+
+ALL_GPUS = -1
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerRun:
-    """A command in a container without network; `memory` is in bytes, `timeout` in seconds.
+    """A command in a container without network; `memory` and `shared_memory` are in bytes, `timeout` in seconds.
 
-    `cpu_shares` is its weight against others where cores are short (None: the engine's default, 1024).
+    `gpus` is how many of the machine's GPUs it sees (ALL_GPUS: every one); `cpu_shares` is its weight against others
+    where cores are short (None: the engine's default, 1024).
     """
 
     image: str
@@ -38,6 +50,8 @@ class ContainerRun:
     cpu_shares: int | None = None
     timeout: float = 3600.0
     read_only_root: bool = False
+    gpus: int = 0
+    shared_memory: int = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +164,10 @@ class Engine(Protocol):
         ...
 
     def run(self, job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:
-        """Run a container to its end and remove it; the program's exit code is an answer, not an error."""
+        """Run a container to its end and remove it; the program's exit code is an answer, not an error.
+
+        Raises NoGpuError where it asks for GPUs that the engine cannot give.
+        """
         ...
 
     def build(self, job: ImageBuild, on_line: Callable[[str], None] | None = None) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.commands.complete import complete_packages, complete_targets
+from builder.commands.complete import complete_packages
 from builder.commands.state import RECIPE, RETRY, SAVE_FINDING, conclude, json_option
 from builder.errors import ExitCode, UsageError
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from builder.commands.state import State
     from builder.recipe.source import RecipeFile
     from builder.tools import Tools
-    from builder.verify.verdict import Level
 
 
 @click.command()
@@ -157,50 +156,3 @@ def build(state: State, *, recipe: Path, check_dockerfile: bool, retry: bool) ->
     else:
         state.console.output(f"{image.reference} {image.image_id}")
     return ExitCode.DONE
-
-
-@click.command()
-@RECIPE
-@click.option(
-    "--level",
-    "levels",
-    multiple=True,
-    type=click.Choice(["static", "dry-run", "cpu-decode", "program"]),
-    help="Run only this level (again for more), show what it saw, and leave the recipe's verdict alone.",
-)
-@click.option(
-    "--target",
-    "gpu",
-    metavar="GPU",
-    shell_complete=complete_targets,
-    help="Judge for this GPU instead of the recipe's, such as rtx-5090.",
-)
-@json_option
-@click.pass_obj
-def smoke(state: State, *, recipe: Path, levels: tuple[Level, ...], gpu: str | None) -> int:
-    """Prove the image of a locked recipe again, whatever was seen before.
-
-    Example: envbuild smoke recipes/quickstart.yaml --level dry-run --target rtx-5090
-    """
-    from builder.build.stage import build_recipe
-    from builder.lock.examine import examine_recipe
-    from builder.lock.stage import locked_recipe
-    from builder.pipeline import prove
-    from builder.recipe.source import read_recipe
-    from builder.recipe.targets import find_nearest_target, targets
-    from builder.verify.stage import show_checks, try_recipe
-
-    source, tools = read_recipe(recipe), state.tools()
-    if gpu is not None and gpu not in targets():
-        raise UsageError(f"--target: no GPU {gpu!r} is known", remedy=find_nearest_target(gpu))
-    found = locked_recipe(source)
-    findings = examine_recipe(source, state.console)
-    image = build_recipe(source, found, tools)
-    if not levels and gpu is None:
-        return conclude(state, prove(source, found, image, tools, findings=findings, again=True))
-    wanted = levels or source.recipe.smoke.require
-    verdict = try_recipe(source, found, image, tools, levels=wanted, gpu=gpu)
-    show_checks(verdict, state.console)
-    state.console.say("only what --level and --target asked for was run; the recipe's verdict is as it was")
-    state.console.verdict(verdict.result, verdict.cause)
-    return conclude(state, verdict)

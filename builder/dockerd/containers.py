@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from docker.errors import APIError, DockerException, ImageNotFound
-from docker.types import LogConfig, Mount
+from docker.types import DeviceRequest, LogConfig, Mount
 
 from builder.dockerd.capture import STDERR, BoundedLog, Frames, Lines
 from builder.dockerd.faults import engine_errors, said
 from builder.dockerd.owner import is_dead, is_local, own_name
-from builder.engine import Exit
+from builder.engine import Exit, NoGpuError
 from builder.errors import BuildFailedError, EngineError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LABEL = "envbuild"
 OWNER_LABEL = "envbuild.owner"
 PIDS_LIMIT = 16384
-SHARED_MEMORY = 1 << 30
+NO_GPU_DRIVER = "could not select device driver"  # dockerd, all versions, without the NVIDIA container toolkit
 KILLED = 137  # 128 + SIGKILL
 FOREIGN_LEFTOVER_SECONDS = 86400.0
 
@@ -120,7 +120,8 @@ def _host_config(client: APIClient, job: ContainerRun) -> dict[str, Any]:
         memswap_limit=job.memory,
         cpu_shares=job.cpu_shares,
         pids_limit=PIDS_LIMIT,
-        shm_size=SHARED_MEMORY,
+        shm_size=job.shared_memory,
+        device_requests=[DeviceRequest(count=job.gpus, capabilities=[["gpu"]])] if job.gpus else None,
         read_only=job.read_only_root,
         tmpfs=dict.fromkeys(job.tmpfs, _TMPFS),
         mounts=[
@@ -154,6 +155,8 @@ def _start(client: APIClient, job: ContainerRun, name: str, address: str) -> Non
         try:
             client.start(name)
         except APIError as error:
+            if job.gpus and NO_GPU_DRIVER in said(error):
+                raise NoGpuError(f"the engine at {address} cannot give a container a GPU: {said(error)}") from None
             if not error.is_client_error():
                 raise
             raise BuildFailedError(

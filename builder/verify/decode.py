@@ -1,181 +1,205 @@
-"""The CPU decode check: the tiny GLM-5-NVFP4 is mounted into the image, decoded there, and judged here."""
+"""The decode checks with Transformers' model code: the tiny GLM-5-NVFP4 is decoded in the stack and judged here."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from builder.document import Document, canonical_json
-from builder.engine import Mount
-from builder.verify.inside import ProbeAnswer, run_probe, with_log
-from builder.verify.oracle import BAND, EXACT, Figures, Judgement, Observation, judge_answer
-from builder.verify.tiny.config import SMALL
-from builder.verify.tiny.deviations import deviation_among
+from builder.document import canonical_json
+from builder.verify.cuda_error import Attempts, attempt_twice, log_of
+from builder.verify.decode_report import DecodeReport
+from builder.verify.family import known_family
+from builder.verify.gpu_facts import OF_A_SERVER
+from builder.verify.inside import with_log
+from builder.verify.oracle import Figures, Judgement, band_for
+from builder.verify.rounds import ALONE_AND_TOGETHER, judge_rounds, rounds_request
+from builder.verify.tiny.config import GPU, SMALL
 from builder.verify.tiny.model import TinyModel, tiny_model
 from builder.verify.verdict import Check, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from builder.engine import Engine
     from builder.store import Store
+    from builder.verify.decode_report import DecodeRun
+    from builder.verify.inside import ProbeAnswer
+    from builder.verify.place import Place
+    from builder.verify.tiny.config import Preset
 
-NAME: Literal["cpu-decode"] = "cpu-decode"
-FOLDER = "/envbuild/decode"
-DTYPE = "float32"
-MODEL_TYPE = "glm_moe_dsa"
-STACK_MODULES = ("torch", "transformers", "safetensors")
+    OnLine = Callable[[str], None] | None
 
-Phase = Literal["start", "import", "load", "prefill", "decode", "done"]
-
-
-class ProbeError(Document):
-    """The exception that ended the probe: class, message, the module that is missing if it is that, the traceback."""
-
-    kind: str
-    message: str
-    missing_module: str | None
-    traceback: tuple[str, ...]
-
-
-class DecodeReport(Document):
-    """What `builder/verify/probe/decode.py` reports: `seconds` by phase, `answers` one per finished request."""
-
-    phase: Phase
-    error: ProbeError | None
-    seconds: dict[str, float]
-    answers: tuple[Observation, ...]
-    versions: dict[str, str]
-    peak_memory_mib: float
-    model_class: str = "the model"
-    model_code: str = "none"
-    model_code_sha256: str = "none"
-    attention: str = "none"
-    dtype: str = DTYPE
+CPU: Literal["cpu-decode"] = "cpu-decode"
+ON_GPU: Literal["gpu-decode"] = "gpu-decode"
+CPU_RUNS = ({"dtype": "float32", "attention": None},)
+GPU_RUNS = (
+    {"dtype": "float32", "attention": "sdpa"},
+    {"dtype": "bfloat16", "attention": "sdpa"},
+    {"dtype": "bfloat16", "attention": "eager"},
+    {"dtype": "float16", "attention": "sdpa"},
+)
+TITLES = {SMALL.name: "small", GPU.name: "kernel-sized"}
+EVIDENCE_LINES = 30
 
 
 def cpu_decode(
-    engine: Engine,
-    *,
-    image: str,
-    store: Store,
-    memory: int | None = None,
-    timeout: float = 600.0,
-    on_line: Callable[[str], None] | None = None,
+    place: Place, *, store: Store, own_model_code: str | None = None, timeout: float = 600.0, on_line: OnLine = None
 ) -> Check:
-    """Decode the tiny checkpoint in the image's own Transformers, on the CPU, and judge the tokens and their margins.
+    """Decode the tiny checkpoint in the stack's own Transformers, on the CPU, and judge the tokens and their margins.
 
-    `memory` is in bytes, `timeout` in seconds. Proves the image's model code and its arithmetic, not a GPU kernel.
+    Proves Transformers' model code and its arithmetic, not a GPU kernel. `own_model_code` names the recipe's server if
+    it has GLM-5's model code itself: then a known difference of Transformers' code is a notice and no fault.
     """
     model = tiny_model(SMALL, store)
-    answer = run_probe(
-        engine,
-        image=image,
-        module="decode",
-        arguments=(FOLDER,),
-        mounts=_mounts(model, store),
-        memory=memory,
-        timeout=timeout,
-        on_line=on_line,
-    )
-    return with_log(decode_check(answer, model), answer, store)
+    request, files = _request("cpu", CPU_RUNS, model), _files(model, store)
+    answer = place.probe("decode", request, files, timeout=timeout, on_line=on_line)
+    check = decode_check(Attempts(first=answer), model, store=store, own_model_code=own_model_code)
+    return with_log(check, answer, store)
 
 
-def decode_check(answer: ProbeAnswer, model: TinyModel) -> Check:
+def gpu_decode(
+    place: Place,
+    *,
+    store: Store,
+    presets: tuple[Preset, ...] = (SMALL, GPU),
+    timeout: float = 600.0,
+    on_line: OnLine = None,
+) -> tuple[Check, ...]:
+    """Decode both sizes of the tiny model in Transformers on a GPU, in three formats and with two kinds of attention.
+
+    Float32 is judged as strictly as on the CPU, and sees what 16 bits hide. Where there is no GPU, one skipped check
+    says so, and the larger model is not even made. After a CUDA error a size is decoded once more with blocking
+    launches; both logs are kept.
+    """
+    checks: list[Check] = []
+    for preset in presets:
+        model, name = tiny_model(preset, store), f"{ON_GPU} {TITLES[preset.name]}"
+        check = gpu_check(place, model, name=name, store=store, timeout=timeout, on_line=on_line)
+        checks.append(check)
+        if check.outcome == "skipped":
+            break
+    return tuple(checks)
+
+
+def gpu_check(
+    place: Place,
+    model: TinyModel,
+    *,
+    name: str,
+    store: Store,
+    timeout: float = 600.0,
+    on_line: OnLine = None,
+) -> Check:
+    """Decode one model in Transformers on a GPU."""
+    request, files = _request("cuda", GPU_RUNS, model), _files(model, store)
+
+    def attempt(environment: Mapping[str, str]) -> ProbeAnswer:
+        return place.probe("decode", request, files, timeout=timeout, environment=environment, on_line=on_line)
+
+    attempts = attempt_twice(attempt)
+    return attempts.keep(decode_check(attempts, model, store=store, name=name, level=ON_GPU), store)
+
+
+def decode_check(
+    attempts: Attempts,
+    model: TinyModel,
+    *,
+    store: Store | None = None,
+    name: str = CPU,
+    level: Literal["cpu-decode", "gpu-decode"] = CPU,
+    own_model_code: str | None = None,
+) -> Check:
     """Return the check for what the probe answered."""
+    answer = attempts.first
     if answer.report is None:
-        return _check("failed", f"the probe ended without a report: {answer.ending}", {}, answer.tail)
+        summary = f"the probe ended without a report: {answer.ending}"
+        return Check(name=name, level=level, outcome="failed", summary=summary, evidence=answer.tail)
     report = DecodeReport.from_json(canonical_json(answer.report), source="the decode probe's report")
+    figures = report.figures() | _gpu_figures(report, level)
     if report.error is not None:
-        outcome: Outcome = "skipped" if report.error.missing_module in STACK_MODULES else "failed"
-        return _check(outcome, _broken(report, report.error), _figures(report), report.error.traceback)
-    return _judged(report, model)
+        outcome: Outcome = "skipped" if report.cannot_run(report.error) else "failed"
+        located = attempts.describe()
+        summary = f"in phase {report.phase}: {located}" if located else report.broken(report.error)
+        evidence = (*report.error.traceback, *_blocked(attempts))
+        return Check(name=name, level=level, outcome=outcome, summary=summary, figures=figures, evidence=evidence)
+    outcome, summary, judged, evidence = _judged(report, model, store, own_model_code)
+    return Check(name=name, level=level, outcome=outcome, summary=summary, figures=judged | figures, evidence=evidence)
 
 
-def _mounts(model: TinyModel, store: Store) -> tuple[Mount, ...]:
-    """Return the checkpoint's files and the requests, read-only; the expected tokens stay outside."""
-    request = {"dtype": DTYPE, "requests": [request.to_plain() for request in model.requests]}
-    sha256 = store.add_bytes(canonical_json(request))
-    files = [Mount(source=store.sound(file), target=f"{FOLDER}/model/{name}") for name, file in model.files.items()]
-    return (*files, Mount(source=store.sound(sha256), target=f"{FOLDER}/request.json"))
+def _request(device: str, runs: tuple[dict[str, Any], ...], model: TinyModel) -> dict[str, object]:
+    return {"device": device, "runs": list(runs), "rounds": rounds_request(model, ALONE_AND_TOGETHER)}
 
 
-def _judged(report: DecodeReport, model: TinyModel) -> Check:
-    band = EXACT if report.dtype == "float32" else BAND
-    judgements = [judge_answer(*pair, band) for pair in zip(model.expected, report.answers, strict=True)]
-    figures = judgements[0].figures | _second_figures(judgements[1:]) | _figures(report)
+def _files(model: TinyModel, store: Store) -> dict[str, Any]:
+    """Return the checkpoint's files by their place; the expected tokens stay outside."""
+    return {f"model/{name}": store.sound(sha256) for name, sha256 in model.files.items()}
+
+
+def _judged(
+    report: DecodeReport, model: TinyModel, store: Store | None, own_model_code: str | None
+) -> tuple[Outcome, str, Figures, tuple[str, ...]]:
+    judgements = [judge_rounds(model, ALONE_AND_TOGETHER, run.answers, band_for(run.dtype)) for run in report.runs]
+    figures = _together(judgements)
     wrong = next((place for place, judgement in enumerate(judgements) if judgement.cause), None)
     if wrong is None:
-        return _check("passed", _passed(report, judgements[0]), figures, ())
-    prefix = "" if wrong == 0 else f"request {wrong + 1}, which shares its beginning with the first: "
-    return _check(
-        "failed", f"{_stack(report)}: {prefix}{judgements[wrong].cause}{_hint(report)}", figures, _code(report)
-    )
+        return "passed", _passed(report, figures), figures, ()
+    cause = f"{report.stack}{_variant(report, wrong)}: {judgements[wrong].cause}{report.hint}"
+    family = known_family(report, model, store) if store else None
+    if family and own_model_code:
+        figures |= {"model_meaning": family}
+        notice = (
+            f"notice: {report.stack} computes exactly as {family}; {own_model_code} serves with model code of its own"
+        )
+        return "passed", notice, figures, report.code()
+    return "failed", cause, figures, report.code()
 
 
-def _passed(report: DecodeReport, first: Judgement) -> str:
+def _together(judgements: list[Judgement]) -> Figures:
+    """Return the first run's figures, with the sums and extremes over all runs."""
+    figures = dict(judgements[0].figures)
+    for name in ("answers", "all_tokens", "all_tokens_right"):
+        figures[name] = sum(int(one.figures[name]) for one in judgements)
+    for name, extreme in (
+        ("lowest_mean_margin_ratio", min),
+        ("highest_mean_margin_ratio", max),
+        ("lowest_min_margin_ratio", min),
+    ):
+        figures[name] = extreme(float(one.figures[name]) for one in judgements)
+    return figures
+
+
+def _passed(report: DecodeReport, figures: Figures) -> str:
     return (
-        f"{_stack(report)} decodes {first.figures['tokens_right']} of {first.figures['tokens']} tokens as it must; "
-        f"mean margin {first.figures['mean_margin']} (reference {first.figures['golden_mean_margin']})"
+        f"{report.stack} decodes {figures['all_tokens_right']} of {figures['all_tokens']} tokens as it must, in "
+        f"{figures['answers']} answers; mean margins {figures['lowest_mean_margin_ratio']:.1%} to "
+        f"{figures['highest_mean_margin_ratio']:.1%} of the reference's"
     )
 
 
-def _second_figures(others: list[Judgement]) -> Figures:
-    """Return the tokens of the requests after the first, summed."""
-    return {
-        f"second_request_{name}": sum(int(judgement.figures[name]) for judgement in others)
-        for name in ("tokens", "tokens_right")
-    }
+def _variant(report: DecodeReport, place: int) -> str:
+    """Return which of several runs is meant."""
+    run = report.runs[place]
+    return f" ({run.dtype}, {run.attention})" if len(report.runs) > 1 else ""
 
 
-def _broken(report: DecodeReport, error: ProbeError) -> str:
-    """Return one sentence for an exception, with the cause where it is known."""
-    first_line = error.message.strip().partition("\n")[0]
-    if error.missing_module in STACK_MODULES:
-        return f"the image has no {error.missing_module}, so there is no model code to decode with"
-    if error.kind == "ValueError" and MODEL_TYPE in error.message and "does not recognize" in error.message:
-        return f"{_transformers(report)} does not know the model type {MODEL_TYPE}{_hint(report)}"
-    if error.kind == "CheckpointNotUnderstoodError":
-        return f"{_stack(report)} does not take the checkpoint as it is: {first_line}{_hint(report)}"
-    if error.kind == "MemoryError" or "DefaultCPUAllocator" in error.message:
-        return f"out of memory in phase {report.phase}: {error.kind}: {first_line}"
-    return f"phase {report.phase} ended with {error.kind}: {first_line}"
+def _gpu_figures(report: DecodeReport, level: str) -> Figures:
+    """Return the speed of the last request that was alone, and on a GPU what it is and what was not exercised."""
+    figures: Figures = {}
+    for run in report.runs:
+        figures |= _speed(run, prefix=f"{run.dtype}_{run.attention}_" if len(report.runs) > 1 else "")
+    if level == CPU:
+        return figures
+    return figures | report.gpu.figures() | {"not_exercised": OF_A_SERVER}
 
 
-def _hint(report: DecodeReport) -> str:
-    known = deviation_among(report.versions)
-    return f"; known: {known.what}" if known else ""
+def _speed(run: DecodeRun, *, prefix: str) -> Figures:
+    alone = [times for times, together in zip(run.times, ALONE_AND_TOGETHER, strict=False) if len(together) == 1]
+    figures: Figures = {f"{prefix}peak_gpu_mib": run.peak_gpu_mib} if run.peak_gpu_mib else {}
+    for times in alone[-1:]:
+        figures[f"{prefix}first_token_seconds"] = times.first_token_seconds
+        figures[f"{prefix}decode_tokens_per_second"] = times.decode_tokens_per_second
+    return figures
 
 
-def _code(report: DecodeReport) -> tuple[str, ...]:
-    """Return the lines that name the model code that was run, and the source of a hint."""
-    known = deviation_among(report.versions)
-    source = (f"source of the hint: {known.source}",) if known else ()
-    return (f"model code: {report.model_code}, sha256 {report.model_code_sha256}", *source)
-
-
-def _stack(report: DecodeReport) -> str:
-    return f"{report.model_class} of {_transformers(report)}"
-
-
-def _transformers(report: DecodeReport) -> str:
-    return f"Transformers {report.versions.get('transformers', '(version unknown)')}"
-
-
-def _figures(report: DecodeReport) -> Figures:
-    """Return how long the phases took, what they needed, and what exactly was proven."""
-    figures: Figures = {
-        f"{phase}_seconds": seconds for phase, seconds in report.seconds.items() if phase not in ("start", "done")
-    }
-    figures |= {f"{package}_version": version for package, version in report.versions.items()}
-    return figures | {
-        "phase": report.phase,
-        "peak_memory_mib": report.peak_memory_mib,
-        "model_code": report.model_code,
-        "model_code_sha256": report.model_code_sha256,
-        "attention": report.attention,
-        "dtype": report.dtype,
-    }
-
-
-def _check(outcome: Outcome, summary: str, figures: Figures, evidence: tuple[str, ...]) -> Check:
-    return Check(name=NAME, level=NAME, outcome=outcome, summary=summary, figures=figures, evidence=evidence)
+def _blocked(attempts: Attempts) -> tuple[str, ...]:
+    if attempts.blocked is None:
+        return ()
+    return ("with CUDA_LAUNCH_BLOCKING=1:", *log_of(attempts.blocked).rstrip().splitlines()[-EVIDENCE_LINES:])

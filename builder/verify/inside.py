@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import builder
 from builder.build.environment import CACHE
+from builder.document import Document
 from builder.engine import ContainerRun, Exit, Mount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from builder.engine import Engine
     from builder.store import Store
@@ -20,6 +21,21 @@ if TYPE_CHECKING:
 
 SOURCE = Path(builder.__file__).parent
 TAIL_LINES = 20
+INSIDE = {"PYTHONPATH": "/envbuild", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"}  # noqa: S108 - inside the container
+
+
+class ProbeError(Document):
+    """The exception that ended the probe: class, message, the module that is missing if it is that, the traceback."""
+
+    kind: str
+    message: str
+    missing_module: str | None
+    traceback: tuple[str, ...]
+
+    @property
+    def first_line(self) -> str:
+        """The first line of the message."""
+        return self.message.strip().partition("\n")[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +50,7 @@ class ProbeAnswer:
     def ending(self) -> str:
         """How the container ended, in a few words."""
         if self.exit.timed_out:
-            return f"no answer after {self.exit.seconds:.0f} s; the container was removed"
+            return f"no answer after {self.exit.seconds:.0f} s; it was ended"
         if self.exit.oom_killed:
             return "killed: out of the memory that the recipe's `smoke.memory` allows"
         return f"exit code {self.exit.code}"
@@ -47,7 +63,10 @@ def run_probe(
     module: str,
     arguments: tuple[str, ...] = (),
     mounts: tuple[Mount, ...] = (),
+    environment: Mapping[str, str] = {},
     memory: int | None = None,
+    gpus: int = 0,
+    shared_memory: int = 1 << 30,
     timeout: float = 600.0,
     on_line: Callable[[str], None] | None = None,
 ) -> ProbeAnswer:
@@ -56,10 +75,12 @@ def run_probe(
         ContainerRun(
             image=image,
             command=("python3", "-m", f"builder.verify.probe.{module}", *arguments),
-            environment={"PYTHONPATH": "/envbuild", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"},  # noqa: S108
+            environment={**INSIDE, **environment},
             mounts=(Mount(source=SOURCE, target="/envbuild/builder"), *mounts),
             tmpfs=("/tmp", CACHE),  # noqa: S108 - inside the container
             memory=memory,
+            gpus=gpus,
+            shared_memory=shared_memory,
             timeout=timeout,
             read_only_root=True,
         ),

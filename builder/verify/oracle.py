@@ -32,6 +32,13 @@ BAND = Band()
 # smallest margins (a difference of about 1e-6). RoPE's theta 10 % off (0.9957), a norm's epsilon of 1e-2 (0.9871) and
 # a quarter of the top-k (1.0026) are outside, which the wide band cannot see.
 EXACT = Band(mean=0.001, lowest=0.99)
+# 16-bit numbers without 4-bit activations or an FP8 cache.
+HALF = Band(mean=0.02, lowest=0.8)
+
+
+def band_for(dtype: str) -> Band:
+    """Return the band for a model that computes in one format throughout."""
+    return EXACT if dtype == "float32" else HALF
 
 
 class Observation(Document):
@@ -62,6 +69,7 @@ def judge_answer(expected: Expectation, seen: Observation, band: Band = BAND) ->
         "golden_mean_margin": round(expected.mean_margin, 4),
         "mean_margin_ratio": round(mean / expected.mean_margin, 4),
         "min_margin": round(lowest, 4),
+        "min_margin_ratio": round(lowest / expected.min_margin, 4),
         "golden_min_margin": round(expected.min_margin, 4),
     }
     cause = (

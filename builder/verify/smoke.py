@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 
 import builder.verify
 from builder.document import key_of, sha256_file, tree_digest
+from builder.verify.levels import DECODING, Decoding
+from builder.verify.place import InImage
 from builder.verify.verdict import Check, Verdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from builder.engine import Engine
     from builder.recipe.model import Recipe, Serve, Smoke
     from builder.recipe.targets import GpuTarget
     from builder.store import Store
+    from builder.verify.place import Place
     from builder.verify.verdict import Level
 
 _UNITS = {"m": 1 << 20, "g": 1 << 30}
@@ -58,15 +61,35 @@ def served_digest(recipe: Recipe) -> str | None:
 
 
 def smoke_image(
-    subject: Subject, smoke: Smoke, *, engine: Engine, store: Store, on_line: Callable[[str], None]
+    subject: Subject,
+    smoke: Smoke,
+    *,
+    engine: Engine,
+    store: Store,
+    on_line: Callable[[str], None],
 ) -> Verdict:
     """Run the required checks inside the image and return the verdict; stops at the first level that failed."""
-    checks: list[Check] = []
-    for level in sorted(smoke.require, key=_LEVELS.index):
-        if any(check.outcome == "failed" for check in checks):
-            checks.append(_not_reached(level))
-        else:
-            checks.extend(_run_level(level, subject, smoke, engine=engine, store=store, on_line=on_line))
+
+    def place(gpus: int) -> Place:
+        shared = bytes_of(subject.serve.shm_size) if subject.serve and subject.serve.shm_size else 1 << 30
+        return InImage(
+            engine=engine, store=store, image=subject.image_id, memory=memory_of(smoke), gpus=gpus, shared_memory=shared
+        )
+
+    decoding = Decoding(
+        place=place,
+        serve=subject.serve,
+        store=store,
+        timeout=float(smoke.timeout),
+        on_line=on_line,
+    )
+
+    def run(level: Level) -> tuple[Check, ...]:
+        if level in DECODING:
+            return decoding.run(level)
+        return _look(level, subject, smoke, engine=engine, store=store, on_line=on_line)
+
+    checks = run_levels(smoke.require, run)
     result, cause = judge(checks, smoke.require)
     facts = engine.facts()
     return Verdict(
@@ -80,7 +103,7 @@ def smoke_image(
         waived=subject.waived,
         engine={"version": facts.version, "operating_system": facts.operating_system},
         required=smoke.require,
-        checks=tuple(checks),
+        checks=checks,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -90,16 +113,35 @@ SERVED: frozenset[Level] = frozenset({"static", "dry-run", "program", "gpu-decod
 """The levels whose outcome depends on the recipe's `serve`."""
 
 
-def _run_level(
+def run_levels(required: Iterable[Level], run: Callable[[Level], tuple[Check, ...]]) -> tuple[Check, ...]:
+    """Run the levels, cheapest first; those after one that failed are skipped."""
+    checks: list[Check] = []
+    for level in sorted(required, key=_LEVELS.index):
+        if any(check.outcome == "failed" for check in checks):
+            checks.append(_not_reached(level))
+        else:
+            checks.extend(run(level))
+    return tuple(checks)
+
+
+def bytes_of(size: str) -> int:
+    """Return a size of a recipe, such as `8g`, in bytes."""
+    return int(size[:-1]) * _UNITS[size[-1]]
+
+
+def memory_of(smoke: Smoke) -> int:
+    """Return the memory of the smoke test's container in bytes."""
+    return bytes_of(smoke.memory)
+
+
+def _look(
     level: Level, subject: Subject, smoke: Smoke, *, engine: Engine, store: Store, on_line: Callable[[str], None]
 ) -> tuple[Check, ...]:
-    from builder.verify.decode import cpu_decode  # noqa: PLC0415 - NumPy is slow to import, and rarely needed
-    from builder.verify.dry_run.check import dry_run  # noqa: PLC0415
+    from builder.verify.dry_run.check import dry_run  # noqa: PLC0415 - slow to import, and rarely needed
     from builder.verify.dry_run.plan import planned_groups  # noqa: PLC0415
     from builder.verify.program import program_check  # noqa: PLC0415
     from builder.verify.static import static_checks  # noqa: PLC0415
 
-    memory = int(smoke.memory[:-1]) * _UNITS[smoke.memory[-1]]
     if level == "static":
         return static_checks(
             engine,
@@ -112,48 +154,35 @@ def _run_level(
             serve=subject.serve,
             driver_cuda=subject.driver_cuda,
             store=store,
-            memory=memory,
+            memory=memory_of(smoke),
             timeout=float(smoke.timeout),
             on_line=on_line,
         )
-    if level == "cpu-decode":
-        return (
-            cpu_decode(
-                engine,
-                image=subject.image_id,
-                store=store,
-                memory=memory,
-                timeout=float(smoke.timeout),
-                on_line=on_line,
-            ),
-        )
     if level == "dry-run":
-        return (
-            dry_run(
-                engine,
-                image=subject.image_id,
-                target=subject.target,
-                groups=planned_groups(smoke.model, subject.serve, subject.stack),
-                environment=subject.serve.env if subject.serve else {},
-                driver_cuda=subject.driver_cuda,
-                store=store,
-                memory=memory,
-                timeout=float(smoke.timeout),
-                on_line=on_line,
-            ),
+        check = dry_run(
+            engine,
+            image=subject.image_id,
+            target=subject.target,
+            groups=planned_groups(smoke.model, subject.serve, subject.stack),
+            environment=subject.serve.env if subject.serve else {},
+            driver_cuda=subject.driver_cuda,
+            store=store,
+            memory=memory_of(smoke),
+            timeout=float(smoke.timeout),
+            on_line=on_line,
         )
+        return (check,)
     if level == "program":
-        return (
-            program_check(
-                engine,
-                image=subject.image_id,
-                smoke=smoke,
-                serve=subject.serve,
-                store=store,
-                memory=memory,
-                on_line=on_line,
-            ),
+        check = program_check(
+            engine,
+            image=subject.image_id,
+            smoke=smoke,
+            serve=subject.serve,
+            store=store,
+            memory=memory_of(smoke),
+            on_line=on_line,
         )
+        return (check,)
     return (_unsupported(level),)
 
 

@@ -51,7 +51,9 @@ def smoke_recipe(
     recipe, path = source.recipe, workspace_of(source).verdict
     waived = {finding.rule: finding.waived for finding in findings if finding.waived is not None}
     served = served_digest(recipe)
-    key = key_of([image.image_id, suite_digest(), recipe.smoke.to_plain(), recipe.target.to_plain(), waived, served])
+    engine = recipe.serve.engine if recipe.serve else None  # decides what a deviation of Transformers' code means
+    asked = [recipe.smoke.to_plain(), recipe.target.to_plain(), waived, served, engine]
+    key = key_of([image.image_id, suite_digest(), *asked])
     with tools.store.exclusive(f"verdict-{key}"):
         verdict = None if again else _kept_verdict(key, tools.store)
         if verdict is None:

@@ -16,7 +16,7 @@ import pytest
 
 from builder.dockerd.capture import HEAD_BYTES, TAIL_BYTES
 from builder.dockerd.client import connect
-from builder.engine import ContainerRun, ImageBuild, Mount
+from builder.engine import ContainerRun, ImageBuild, Mount, NoGpuError
 from builder.errors import BuildFailedError, EngineError
 from builder.settings import settings_from
 from tests.tiny_image import tiny_archive
@@ -342,3 +342,12 @@ def test_a_failing_observer_cancels_the_build(engine: DockerEngine, tiny_image: 
         engine.build(build(tiny_image, f"RUN : {marker}; echo spoken; sleep 1000; :", tag, tmp_path), fail)
     assert until(lambda: not runs_inside(marker))
     assert caught.traceback, "the failure is still held, so only closing the connection can have ended the build"
+
+
+def test_a_container_that_wants_gpus_of_an_engine_without_them_is_told_so(
+    engine: DockerEngine, tiny_image: str
+) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has an NVIDIA driver")
+    with pytest.raises(NoGpuError, match="cannot give a container a GPU"):
+        engine.run(shell(tiny_image, "true", gpus=1))

@@ -97,7 +97,7 @@ def test_the_quickstart_is_good_and_says_what_was_seen(quickstart: Ended, engine
     assert verdict["image_id"] == engine.image_id("envbuild/quickstart:latest")
     checks = {check["name"]: check for check in verdict["checks"]}
     assert {check["outcome"] for check in checks.values()} == {"passed"}
-    assert checks["cpu-decode"]["figures"]["tokens_right"] == 48
+    assert checks["cpu-decode"]["figures"]["tokens_right"] == 96
     assert any("sm_120" in line for line in checks["static.device-code"]["evidence"] if "libnvfp4" in line)
 
 
@@ -149,7 +149,7 @@ def test_a_changed_kernel_makes_one_layer_and_is_proven_again(workspace: Path, s
     ("recipe", "cause"),
     [
         ("broken-unknown-model", "cpu-decode: Transformers 5.1.0 does not know the model type glm_moe_dsa"),
-        ("broken-rope-half-split", "cpu-decode: GlmMoeDsaForCausalLM of Transformers 5.8.1: 47 of 48 tokens are wrong"),
+        ("broken-rope-half-split", "cpu-decode: GlmMoeDsaForCausalLM of Transformers 5.8.1: 94 of 96 tokens are wrong"),
         ("broken-kernel-sm90", "static.device-code: nvfp4_kernels/libnvfp4.so carries sm_90 only"),
     ],
 )

@@ -263,3 +263,46 @@ def test_closed_standard_streams_are_no_crash() -> None:
         ended = run_program(["sh", "-c", f'"$@" {arguments}', "sh", *program], cwd=PROJECT)
         assert "Traceback" not in ended.text
         assert ended.code in {0, 3}, ended.text
+
+
+def smoked(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = run(["smoke", *arguments])
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "what is to be proven?"),
+        (("image:1", "--python", sys.executable), "--python belongs to --here"),
+        (("--here", "image:1"), "--here proves no image: image:1"),
+        ((QUICKSTART, "--level", "cpu-decode"), "--level is for stacks without a recipe"),
+        (("--here", "--level", "target-decode"), "is not one of"),
+    ],
+)
+def test_smoke_says_what_does_not_go_together(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = smoked(*arguments, capsys=capsys)
+    assert code == 2
+    assert words in said
+
+
+def test_an_interpreter_without_torch_leaves_the_stack_unverified_and_the_verdict_in_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "verdict.json"
+    code, said = smoked("--here", "--python", sys.executable, "--out", str(out), capsys=capsys)
+    assert code == ExitCode.UNVERIFIED
+    assert "unverified: cpu-decode: there is no torch" in said
+    verdict = json.loads(out.read_text())
+    assert (verdict["recipe"], verdict["image_id"], verdict["result"]) == ("here", "none", "unverified")
+
+
+def test_the_interpreter_is_looked_for_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, said = smoked("--here", capsys=capsys)
+    assert code == 2
+    assert "no Python on the PATH has torch: there is none" in said

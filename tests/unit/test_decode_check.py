@@ -16,11 +16,15 @@ import builder
 from builder.document import pretty_json
 from builder.engine import ContainerRun, Exit
 from builder.store import Store
-from builder.verify.decode import cpu_decode, decode_check
+from builder.verify.cuda_error import BLOCKED, Attempts
+from builder.verify.decode import cpu_decode, decode_check, gpu_check, gpu_decode
+from builder.verify.family import greedy
 from builder.verify.inside import ProbeAnswer, last_report
+from builder.verify.place import InImage
 from builder.verify.tiny.config import SMALL
 from builder.verify.tiny.deviations import deviation_among, known_deviations
-from builder.verify.tiny.model import TinyModel
+from builder.verify.tiny.model import TinyModel, tiny_model
+from builder.verify.tiny.planted import FAMILIES
 from builder.verify.tiny.program import Expectation, Request
 from tests.fakes import FakeEngine
 
@@ -32,18 +36,28 @@ MODEL = TinyModel(
         Expectation(tokens=(9,), mean_margin=5.0, min_margin=5.0),
     ),
 )
-GOOD: dict[str, Any] = {
-    "phase": "done",
-    "error": None,
-    "seconds": {"start": 0.0, "import": 3.5, "load": 2.5, "prefill": 0.1, "decode": 0.5},
-    "answers": [{"tokens": [7, 8], "margins": [4.0, 6.0]}, {"tokens": [9], "margins": [5.0]}],
-    "versions": {"python": "3.12.1", "torch": "2.13.0", "transformers": "5.24.0"},
-    "peak_memory_mib": 391.0,
+CODE = {
     "model_class": "GlmMoeDsaForCausalLM",
     "model_code": "transformers.models.glm_moe_dsa.modeling_glm_moe_dsa.GlmMoeDsaForCausalLM",
     "model_code_sha256": "ab" * 32,
     "attention": "sdpa",
-    "dtype": "float32",
+}
+FIRST, SECOND = {"tokens": [7, 8], "margins": [4.0, 6.0]}, {"tokens": [9], "margins": [5.0]}
+TIMES = {"first_token_seconds": 0.25, "decode_tokens_per_second": 40.0}
+
+
+def run(first: dict[str, Any] = FIRST, second: dict[str, Any] = SECOND, dtype: str = "float32") -> dict[str, Any]:
+    """One load of the model that answers both requests, and both again at once."""
+    return {**CODE, "dtype": dtype, "answers": [[first], [second], [second, first]], "times": [TIMES] * 3}
+
+
+GOOD: dict[str, Any] = {
+    "phase": "done",
+    "error": None,
+    "seconds": {"start": 0.0, "import": 3.5, "load": 2.5, "prefill": 0.1, "decode": 0.5},
+    "runs": [run()],
+    "versions": {"python": "3.12.1", "torch": "2.13.0", "transformers": "5.24.0"},
+    "peak_memory_mib": 391.0,
 }
 
 
@@ -52,8 +66,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(tmp_path_factory.mktemp("store"))
 
 
-def answer(report: dict[str, Any] | None, ended: Exit | None = None) -> ProbeAnswer:
-    return ProbeAnswer(report=report, exit=ended or Exit(code=0), tail=("load ...",))
+def answer(report: dict[str, Any] | None, ended: Exit | None = None) -> Attempts:
+    return Attempts(first=ProbeAnswer(report=report, exit=ended or Exit(code=0), tail=("load ...",)))
 
 
 def changed(**values: object) -> dict[str, Any]:
@@ -67,7 +81,7 @@ def broken(phase: str, kind: str, message: str, missing: str | None = None, vers
         "phase": phase,
         "error": error,
         "seconds": {"import": 3.0},
-        "answers": [],
+        "runs": [],
         "versions": versions,
         "peak_memory_mib": 300.0,
     }
@@ -77,18 +91,19 @@ def test_right_answers_pass_and_say_what_was_proven() -> None:
     check = decode_check(answer(GOOD), MODEL)
     assert (check.name, check.level, check.outcome) == ("cpu-decode", "cpu-decode", "passed")
     assert check.summary == (
-        "GlmMoeDsaForCausalLM of Transformers 5.24.0 decodes 2 of 2 tokens as it must; mean margin 5.0 (reference 5.0)"
+        "GlmMoeDsaForCausalLM of Transformers 5.24.0 decodes 6 of 6 tokens as it must, in 4 answers; mean margins "
+        "100.0% to 100.0% of the reference's"
     )
-    assert check.figures["model_code"] == GOOD["model_code"]
+    assert check.figures["model_code"] == CODE["model_code"]
     assert check.figures["transformers_version"] == "5.24.0"
     assert (check.figures["load_seconds"], check.figures["decode_seconds"]) == (2.5, 0.5)
-    assert (check.figures["second_request_tokens_right"], check.figures["second_request_tokens"]) == (1, 1)
+    assert (check.figures["first_token_seconds"], check.figures["decode_tokens_per_second"]) == (0.25, 40.0)
     assert check.figures["peak_memory_mib"] == 391.0
 
 
 def test_wrong_tokens_of_a_release_that_is_known_name_the_known_deviation_and_its_source() -> None:
     report = changed(
-        answers=[{"tokens": [7, 1], "margins": [4.0, 6.0]}, {"tokens": [9], "margins": [5.0]}],
+        runs=[run({"tokens": [7, 1], "margins": [4.0, 6.0]})],
         versions={"transformers": "5.12.1"},
     )
     check = decode_check(answer(report), MODEL)
@@ -102,26 +117,26 @@ def test_wrong_tokens_of_a_release_that_is_known_name_the_known_deviation_and_it
 
 
 def test_wrong_tokens_of_a_release_that_is_not_known_give_no_hint() -> None:
-    report = changed(answers=[{"tokens": [1, 1], "margins": [4.0, 6.0]}, {"tokens": [9], "margins": [5.0]}])
+    report = changed(runs=[run({"tokens": [1, 1], "margins": [4.0, 6.0]})])
     check = decode_check(answer(report), MODEL)
     assert check.outcome == "failed"
     assert "known:" not in check.summary
 
 
 def test_margins_that_are_off_fail_though_all_tokens_are_right() -> None:
-    report = changed(answers=[{"tokens": [7, 8], "margins": [8.0, 8.0]}, {"tokens": [9], "margins": [5.0]}])
+    report = changed(runs=[run({"tokens": [7, 8], "margins": [8.0, 8.0]})])
     check = decode_check(answer(report), MODEL)
     assert check.outcome == "failed"
     assert "160.0% of the reference's 5.000" in check.summary
 
 
 def test_logits_that_are_not_finite_fail() -> None:
-    report = changed(answers=[{"tokens": [7, 0], "margins": [4.0, None]}, {"tokens": [9], "margins": [5.0]}])
+    report = changed(runs=[run({"tokens": [7, 0], "margins": [4.0, None]})])
     assert "not finite from decoded token 2 on" in decode_check(answer(report), MODEL).summary
 
 
 def test_a_wrong_second_request_is_named() -> None:
-    report = changed(answers=[{"tokens": [7, 8], "margins": [4.0, 6.0]}, {"tokens": [7], "margins": [5.0]}])
+    report = changed(runs=[run(second={"tokens": [7], "margins": [5.0]})])
     check = decode_check(answer(report), MODEL)
     assert check.outcome == "failed"
     assert "request 2, which shares its beginning with the first: 1 of 1 tokens are wrong" in check.summary
@@ -152,7 +167,7 @@ def test_an_image_without_transformers_is_skipped_not_passed() -> None:
     report = broken("import", "ModuleNotFoundError", "No module named 'transformers'", missing="transformers")
     check = decode_check(answer(report), MODEL)
     assert check.outcome == "skipped"
-    assert check.summary == "the image has no transformers, so there is no model code to decode with"
+    assert check.summary == "there is no transformers, so there is no model code to decode with"
 
 
 def test_a_module_that_the_stack_itself_misses_is_a_failure() -> None:
@@ -193,7 +208,7 @@ def test_a_probe_that_ended_without_a_report_says_how(ended: Exit, words: str) -
 
 def test_the_probe_gets_the_checkpoint_and_the_requests_but_not_the_answers(store: Store) -> None:
     engine = FakeEngine(answer=lambda _job: Exit(code=0, stdout=b"no report"))
-    check = cpu_decode(engine, image="sha256:1", store=store, memory=1 << 31, timeout=60.0)
+    check = cpu_decode(InImage(engine=engine, store=store, image="sha256:1", memory=1 << 31), store=store, timeout=60.0)
     assert check.outcome == "failed"
     (job,) = engine.runs
     assert job.command == ("python3", "-m", "builder.verify.probe.decode", "/envbuild/decode")
@@ -208,26 +223,28 @@ def test_the_probe_gets_the_checkpoint_and_the_requests_but_not_the_answers(stor
         "/envbuild/decode/model/model.safetensors",
     }
     request = json.loads(mounts["/envbuild/decode/request.json"].source.read_bytes())
-    assert sorted(request) == ["dtype", "requests"]
-    assert [sorted(entry) for entry in request["requests"]] == [["new_tokens", "prompt"]] * 2
-    assert [entry["new_tokens"] for entry in request["requests"]] == [SMALL.new_tokens, SMALL.second_new_tokens]
+    assert (request["device"], request["runs"]) == ("cpu", [{"dtype": "float32", "attention": None}])
+    assert {name for together in request["rounds"] for one in together for name in one} == {"prompt", "new_tokens"}
+    new_tokens = [[one["new_tokens"] for one in together] for together in request["rounds"]]
+    assert new_tokens == [[96], [16], [16, 96]]
 
 
 def test_a_right_report_from_the_engine_passes(store: Store) -> None:
     lines: list[str] = []
 
-    def stack(job: ContainerRun) -> Exit:
+    def stack(_job: ContainerRun) -> Exit:
         """Answer with the expected tokens and margins, as the store's own record has them."""
         (key,) = (key for kind, key in store.results() if kind == "tiny-model")
         model = TinyModel.from_json(json.dumps(store.result("tiny-model", key)), source="record")
-        answers = [
+        first, second = (
             {"tokens": list(e.tokens), "margins": [e.min_margin] + [_rest(e)] * (len(e.tokens) - 1)}
             for e in model.expected
-        ]
-        return Exit(code=0, stdout=json.dumps(changed(answers=answers)).encode(), stderr=b"load ...\n")
+        )
+        return Exit(code=0, stdout=json.dumps(changed(runs=[run(first, second)])).encode(), stderr=b"load ...\n")
 
-    check = cpu_decode(FakeEngine(answer=stack), image="sha256:1", store=store, on_line=lines.append)
-    assert (check.outcome, check.figures["tokens_right"], check.figures["tokens"]) == ("passed", 48, 48)
+    place = InImage(engine=FakeEngine(answer=stack), store=store, image="sha256:1")
+    check = cpu_decode(place, store=store, on_line=lines.append)
+    assert (check.outcome, check.figures["all_tokens_right"], check.figures["all_tokens"]) == ("passed", 224, 224)
     assert lines == ["load ..."]
 
 
@@ -238,7 +255,7 @@ def _rest(expected: Expectation) -> float:
 
 
 def test_the_probe_runs_on_the_standard_library_alone_and_reports_what_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "request.json").write_bytes(pretty_json({"dtype": "float32", "requests": []}))
+    (tmp_path / "request.json").write_bytes(pretty_json({"device": "cpu", "runs": [], "rounds": []}))
     root = str(Path(builder.__file__).parent.parent)
     ended = subprocess.run(
         [sys.executable, "-S", "-m", "builder.verify.probe.decode", str(tmp_path)],
@@ -249,7 +266,102 @@ def test_the_probe_runs_on_the_standard_library_alone_and_reports_what_is_missin
     report = last_report(ended.stdout)
     assert report is not None
     assert (report["phase"], report["error"]["missing_module"]) == ("import", "torch")
-    assert decode_check(answer(report), MODEL).summary.startswith("the image has no torch")
+    assert decode_check(answer(report), MODEL).summary.startswith("there is no torch")
+
+
+GPU_REPORT = {"driver": "580.159.03", "gpus": [{"name": "NVIDIA H200", "capability": "9.0", "memory_mib": 143771}]}
+
+
+def test_a_gpu_is_named_with_what_it_could_not_exercise_and_each_format_has_its_own_band() -> None:
+    near = {"tokens": [7, 8], "margins": [3.95, 5.95]}  # 99 % of the mean: right in 16 bits, not in 32
+    runs = [run(), run(near, dtype="bfloat16"), {**run(near, dtype="bfloat16"), "attention": "eager"}]
+    check = decode_check(answer(changed(runs=runs, gpu=GPU_REPORT)), MODEL, name="gpu-decode small", level="gpu-decode")
+    assert (check.outcome, check.level) == ("passed", "gpu-decode")
+    assert (check.figures["gpu"], check.figures["capability"], check.figures["driver"]) == (
+        "NVIDIA H200",
+        "9.0",
+        "580.159.03",
+    )
+    assert "4-bit matrix products" in str(check.figures["not_exercised"])
+    assert check.figures["bfloat16_eager_decode_tokens_per_second"] == 40.0
+    assert (check.figures["dtype"], check.figures["attention"]) == ("float32, bfloat16", "sdpa, eager")
+    strict = decode_check(answer(changed(runs=[run(near)])), MODEL)
+    assert "99.0% of the reference's" in strict.summary
+
+
+def test_one_of_several_runs_that_is_wrong_is_named_by_its_format_and_attention() -> None:
+    runs = [run(), run({"tokens": [7, 1], "margins": [4.0, 6.0]}, dtype="bfloat16")]
+    check = decode_check(answer(changed(runs=runs)), MODEL)
+    assert "(bfloat16, sdpa): 1 of 2 tokens are wrong" in check.summary
+
+
+def test_a_stack_that_sees_no_gpu_is_skipped_and_the_larger_model_is_not_made(store: Store) -> None:
+    report = broken("import", "NoGpuError", "torch.cuda.is_available() is false")
+    engine = FakeEngine(answer=lambda _job: Exit(code=0, stdout=json.dumps(report).encode()))
+    place = InImage(engine=engine, store=store, image="sha256:1", gpus=1)
+    (check,) = gpu_decode(place, store=store)
+    assert (check.outcome, check.summary) == (
+        "skipped",
+        "the stack sees no GPU: torch.cuda.is_available() is false",
+    )
+    assert [job.gpus for job in engine.runs] == [1]
+
+
+ASSERTION = (
+    "/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1422: indexSelectSmallIndex: block: [0,0,0], thread: [0,0,0] "
+    "Assertion `srcIndex < srcSelectDimSize` failed.\n"
+)
+
+
+def test_a_device_side_assert_is_run_again_and_both_logs_are_kept(store: Store) -> None:
+    def stack(job: ContainerRun) -> Exit:
+        blocking = job.environment.get("CUDA_LAUNCH_BLOCKING") == "1"
+        where = ("torch/nn/functional.py", 9, "embedding") if blocking else ("torch/_tensor.py", 1, "tolist")
+        frame = 'File "/opt/env/lib/python3.13/site-packages/{}", line {}, in {}'.format(*where)
+        report = broken("prefill", "AcceleratorError", "CUDA error: device-side assert triggered")
+        text = f"{ASSERTION}Traceback\n  {frame}\ntorch.AcceleratorError: CUDA error: device-side assert triggered\n"
+        return Exit(code=0, stdout=json.dumps(report).encode(), stderr=text.encode())
+
+    engine = FakeEngine(answer=stack)
+    place = InImage(engine=engine, store=store, image="sha256:1", gpus=1)
+    model = tiny_model(SMALL, store)
+    check = gpu_check(place, model, name="gpu-decode small", store=store)
+    assert check.outcome == "failed"
+    assert check.summary == (
+        "in phase prefill: device-side assert in the kernel indexSelectSmallIndex (cuda/Indexing.cu:1422: "
+        "srcIndex < srcSelectDimSize), launched from torch/nn/functional.py:9 in embedding (with asynchronous launches "
+        "Python stood innocently at torch/_tensor.py:1 in tolist)"
+    )
+    assert [job.environment.get("CUDA_LAUNCH_BLOCKING") for job in engine.runs] == [None, "1"]
+    first, _, blocked = store.path(str(check.log)).read_text().partition(BLOCKED)
+    assert ("tolist" in first, "embedding" in blocked) == (True, True)
+
+
+def as_family(store: Store, family: str, version: str) -> tuple[TinyModel, dict[str, Any]]:
+    """What a release of a family would report: the greedy answers of the reference with its deviations."""
+    from builder.verify.tiny.checkpoint import read_config, read_weights
+
+    model = tiny_model(SMALL, store)
+    files = {name: store.path(sha256).read_bytes() for name, sha256 in model.files.items()}
+    reference = FAMILIES[family](read_config(files), read_weights(files))
+    first, second = (greedy(reference, request).to_plain() for request in model.requests)
+    return model, changed(runs=[run(first, second)], versions={"transformers": version})
+
+
+def test_a_known_deviation_is_a_notice_where_the_server_has_its_own_model_code_and_a_fault_elsewhere(
+    store: Store,
+) -> None:
+    model, report = as_family(store, "both-half-split", "5.8.1")
+    served = decode_check(answer(report), model, store=store, own_model_code="sglang")
+    assert served.outcome == "passed"
+    assert served.summary.startswith(
+        "notice: GlmMoeDsaForCausalLM of Transformers 5.8.1 computes exactly as Transformers"
+    )
+    assert served.summary.endswith("sglang serves with model code of its own")
+    assert "half-split" in str(served.figures["model_meaning"])
+    assert decode_check(answer(report), model, store=store).outcome == "failed"
+    report["versions"] = {"transformers": "5.12.1"}  # another family: the answers are not its own
+    assert decode_check(answer(report), model, store=store, own_model_code="sglang").outcome == "failed"
 
 
 def test_known_deviations_have_a_source_and_do_not_overlap() -> None:

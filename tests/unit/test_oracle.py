@@ -25,6 +25,7 @@ def test_the_golden_answer_is_right() -> None:
         "golden_mean_margin": 5.0,
         "mean_margin_ratio": 1.0,
         "min_margin": 4.0,
+        "min_margin_ratio": 1.0,
         "golden_min_margin": 4.0,
     }
 

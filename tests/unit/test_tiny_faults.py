@@ -174,8 +174,8 @@ def test_a_configuration_read_wrongly_is_caught(changed: dict[str, float]) -> No
 
 
 def test_a_fault_that_leaves_the_tokens_right_shows_in_the_margin() -> None:
-    judgement = judged(planted(SoftmaxRouting))
-    assert judgement.figures["tokens_right"] == judgement.figures["tokens"] == 48
+    judgement = judged(planted(SharperAttention))
+    assert judgement.figures["tokens_right"] == judgement.figures["tokens"] == 96
     assert "mean margin" in str(judgement.cause)
 
 

@@ -1,23 +1,23 @@
-"""Inside the image: decode the tiny NVFP4 checkpoint on the CPU in the image's own Transformers; the last line reports.
+"""Inside the image: decode the tiny NVFP4 checkpoint in the image's own Transformers; the last line reports.
 
     python3 -m builder.verify.probe.decode FOLDER
 
 FOLDER holds `request.json` and `model/`, the checkpoint. The probe does not know the right answers. Whatever the stack
 does becomes a report: which phase was reached, what was decoded, which exception ended it.
+
+    device   "cpu" or "cuda"
+    runs     [{dtype, attention}]: the model is loaded once for each; attention null: the stack's own choice
+    rounds   lists of requests {prompt, new_tokens}; those of one round are decoded as one batch
 """
 
 # ruff: noqa: PLC0415 - importing the stack is a part of what is probed, and may fail
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib.metadata
 import inspect
 import json
 import os
-import platform
-import resource
 import sys
 import tempfile
 import time
@@ -25,19 +25,19 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy")
+from builder.verify.probe.nvml import gpu_facts
+from builder.verify.probe.report import Report
+
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_HOME": "/tmp/huggingface",  # noqa: S108 - the container's own
-    "CUDA_VISIBLE_DEVICES": "",
 }
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 GROUP = 16
 SCALARS = ("weight_scale", "weight_scale_2", "input_scale")
 THREADS = 1
 """More threads only wait for each other: the matrices are tiny, and other work may hold the cores."""
-TRACEBACK_LINES = 30
 NAMES_SHOWN = 5
 
 
@@ -45,47 +45,15 @@ class CheckpointNotUnderstoodError(Exception):
     """The model code left tensors of the checkpoint unread, or weights of its own unset."""
 
 
-class Report:
-    """What was seen so far; printed at the end, whatever the end is."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {"phase": "start", "error": None, "seconds": {}, "answers": []}
-        self._entered = time.monotonic()
-
-    def enter(self, phase: str) -> None:
-        """Begin a phase and time the one before; the last one entered is where the report ends if something breaks."""
-        now, last = time.monotonic(), self.values["phase"]
-        seconds = self.values["seconds"]
-        seconds[last] = round(seconds.get(last, 0.0) + now - self._entered, 3)
-        self._entered = now
-        self.values["phase"] = phase
-        if phase != last:
-            sys.stderr.write(f"{phase} ...\n")
-
-    def fail(self, error: BaseException) -> None:
-        """Note the exception that ended the probe."""
-        lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
-        self.values["error"] = {
-            "kind": type(error).__name__,
-            "message": str(error),
-            "missing_module": error.name if isinstance(error, ModuleNotFoundError) else None,
-            "traceback": lines[-TRACEBACK_LINES:],
-        }
-
-    def close(self) -> None:
-        """Print the report as one line of JSON, with the time of the phase that was reached."""
-        self.enter(self.values["phase"])
-        self.values["versions"] = _versions()
-        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self.values["peak_memory_mib"] = round(peak_kib / 1024, 1)
-        sys.stdout.write(json.dumps(self.values, sort_keys=True) + "\n")
-        sys.stdout.flush()
+class NoGpuError(Exception):
+    """The stack's torch sees no GPU."""
 
 
 def main(arguments: list[str]) -> None:
     """Decode and report; exceptions of the stack end in the report."""
     os.environ.update(OFFLINE)
     report = Report()
+    report.values["runs"] = []
     try:
         _decode_all(Path(arguments[0]), report)
     except Exception as error:
@@ -95,20 +63,44 @@ def main(arguments: list[str]) -> None:
 
 
 def _decode_all(folder: Path, report: Report) -> None:
+    asked = json.loads((folder / "request.json").read_text())
+    if asked["device"] == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     report.enter("import")
     import torch
     import transformers  # noqa: F401 - timed here, used below
 
-    torch.set_num_threads(THREADS)
-    asked = json.loads((folder / "request.json").read_text())
+    if asked["device"] == "cpu":
+        torch.set_num_threads(THREADS)
+    else:
+        report.values["gpu"] = gpu_facts()
+        if not torch.cuda.is_available():
+            raise NoGpuError("torch.cuda.is_available() is false")
     report.enter("load")
     with tempfile.TemporaryDirectory() as twin:
         write_twin(folder / "model", Path(twin))
-        model = load(Path(twin), asked["dtype"])
-    report.values.update(_model_facts(model), dtype=asked["dtype"])
-    for request in asked["requests"]:
-        report.values["answers"].append(decode(model, request["prompt"], request["new_tokens"], report))
+        for run in asked["runs"]:
+            report.enter("load")
+            _run(Path(twin), run, asked, report)
     report.enter("done")
+
+
+def _run(twin: Path, run: dict[str, Any], asked: dict[str, Any], report: Report) -> None:
+    """Load the twin in one format and with one kind of attention, and decode all rounds."""
+    import torch
+
+    model = load(twin, run["dtype"], run["attention"], asked["device"])
+    seen: dict[str, Any] = {"dtype": run["dtype"], **_model_facts(model), "answers": [], "times": []}
+    report.values["runs"].append(seen)
+    for requests in asked["rounds"]:
+        answers, times = decode(model, requests, report)
+        seen["answers"].append(answers)
+        seen["times"].append(times)
+    if asked["device"] == "cuda":
+        seen["peak_gpu_mib"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+        del model
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 def write_twin(source: Path, target: Path) -> None:
@@ -123,43 +115,62 @@ def write_twin(source: Path, target: Path) -> None:
     safetensors.torch.save_file(plain, target / "model.safetensors", metadata={"format": "pt"})
 
 
-def load(folder: Path, dtype: str) -> Any:
+def load(folder: Path, dtype: str, attention: str | None, device: str) -> Any:
     """Load with Transformers' own model class, and make sure that every tensor found its place."""
     import torch
     import transformers
 
+    kind = {} if attention is None else {"attn_implementation": attention}
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=getattr(torch, dtype), output_loading_info=True
+        folder, dtype=getattr(torch, dtype), output_loading_info=True, **kind
     )
     left = {kind: sorted(map(str, names)) for kind, names in info.items() if names}
     if left:
         parts = [f"{kind}: {', '.join(names[:NAMES_SHOWN])} ({len(names)})" for kind, names in left.items()]
         raise CheckpointNotUnderstoodError("; ".join(parts))
-    return model.eval()
+    return model.to(device).eval()
 
 
-def decode(model: Any, prompt: list[int], count: int, report: Report) -> dict[str, Any]:
-    """Decode `count` tokens greedily after a prompt, one step at a time, with the key-value cache."""
+def decode(
+    model: Any,
+    requests: list[dict[str, Any]],
+    report: Report,
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Decode greedily after prompts of one length, one step at a time, with the key-value cache; time it."""
     import torch
 
-    margins: list[float | None] = []
+    steps: list[list[float | None]] = []
+    clock = [time.monotonic()]
 
     def watch(_: Any, scores: Any) -> Any:
-        margins.append(_margin(scores[0]))
+        steps.append([_margin(row) for row in scores])
+        clock.append(time.monotonic())
         report.enter("decode")
         return scores
 
     report.enter("prefill")
+    prompts = torch.tensor([request["prompt"] for request in requests], device=model.device)
     with torch.inference_mode():
-        sequence = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        sequences = model.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
             logits_processor=[watch],
-            max_new_tokens=count,
+            max_new_tokens=max(request["new_tokens"] for request in requests),
             do_sample=False,
             use_cache=True,
         )
-    return {"tokens": sequence[0, len(prompt) :].tolist(), "margins": margins}
+    answers = []
+    for row, request in enumerate(requests):
+        tokens = sequences[row, prompts.shape[1] :].tolist()[: request["new_tokens"]]
+        answers.append({"tokens": tokens, "margins": [step[row] for step in steps[: request["new_tokens"]]]})
+    return answers, _times(clock, len(requests))
+
+
+def _times(clock: list[float], rows: int) -> dict[str, float]:
+    """Return the time to the first token and the tokens per second after it."""
+    took = max(clock[-1] - clock[1], 1e-6)
+    rate = rows * (len(clock) - 2) / took
+    return {"first_token_seconds": round(clock[1] - clock[0], 4), "decode_tokens_per_second": round(rate, 2)}
 
 
 def _margin(logits: Any) -> float | None:
@@ -191,15 +202,6 @@ def _model_facts(model: Any) -> dict[str, Any]:
         "model_code_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
         "attention": str(getattr(model.config, "_attn_implementation", "unknown")),
     }
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that take part, as their metadata say."""
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ class Preset:
 
     `offsets[l]` is how many positions layer l looks back with RoPE; None: it looks for a position by its content.
     `vocab_size` is a power of two: a token's code is a row of the Hadamard matrix of that size.
-    The second request shares `shared_tokens` with the first, fewer than the answers look back.
+    The second request shares `shared_tokens` with the first, fewer than the answers look back. Where `new_tokens` are
+    more than the answers look back, decoded tokens are read again: one that a stack has not taken in shows.
     """
 
     name: str
@@ -77,7 +78,7 @@ SMALL = Preset(
     max_position_embeddings=8192,
     offsets=(61, 19, None, 5),
     prompt_tokens=160,
-    new_tokens=48,
+    new_tokens=96,
     shared_tokens=64,
     second_new_tokens=16,
 )

@@ -18,13 +18,17 @@ DATA = "deviations.yaml"
 
 
 class Deviation(Document):
-    """Releases of a package from `since` up to but not including `before` do `what`, as `source` shows."""
+    """Releases of a package from `since` up to but not including `before` do `what`, as `source` shows.
+
+    `family` names the planted reference that computes the same, if there is one.
+    """
 
     package: str
     since: str = Field(alias="from")
     before: str
     what: str
     source: str
+    family: str | None = None
 
     def concerns(self, versions: Mapping[str, str]) -> bool:
         """Say whether one of the installed versions, by package name, lies in the range."""
