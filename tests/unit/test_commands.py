@@ -276,7 +276,8 @@ def smoked(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         ((), "what is to be proven?"),
         (("image:1", "--python", sys.executable), "--python belongs to --here"),
         (("--here", "image:1"), "--here proves no image: image:1"),
-        ((QUICKSTART, "--level", "cpu-decode"), "--level is for stacks without a recipe"),
+        (("image:1", "--level", "static"), "--level static needs a recipe"),
+        (("--here", "--target", "h200"), "--target is for a recipe's image"),
         (("--here", "--level", "target-decode"), "is not one of"),
     ],
 )
