@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, ClassVar, NoReturn
 from builder.errors import EnvbuildError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
@@ -58,6 +59,13 @@ class Programs:
             self._ended = True
             for process in self._running:
                 _kill_group(process)
+
+    def ask_to_end(self) -> None:
+        """Ask all programs that run now to end, so that they clean up; none is started any more."""
+        with self._lock:
+            self._ended = True
+            for process in self._running:
+                process.terminate()
 
 
 PROGRAMS: ContextVar[Programs | None] = ContextVar("PROGRAMS", default=None)
@@ -141,6 +149,14 @@ def begin_worker(parent: int) -> None:
 
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h; man 2 prctl
+
+
+def attach(command: Sequence[str], connection: socket.socket) -> None:
+    """Let a program read from and write to a connection until it ends; what it says beside that is dropped."""
+    with contextlib.suppress(FileNotFoundError):  # whoever speaks through the connection sees it close
+        subprocess.run(
+            command, stdin=connection, stdout=connection, stderr=subprocess.DEVNULL, start_new_session=True, check=False
+        )
 
 
 def become(command: Sequence[str]) -> NoReturn:
