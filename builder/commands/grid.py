@@ -97,7 +97,7 @@ def run(
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Append the outputs `first`, `rest`, `any-first` and `any-rest` to this file, such as $GITHUB_OUTPUT.",
+    help="Append the outputs `first`, `rest`, `publish`, and `any-…` of each to this file, such as $GITHUB_OUTPUT.",
 )
 @click.option(
     "--report",

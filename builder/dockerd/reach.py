@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import ssl
 import tempfile
@@ -15,7 +16,7 @@ import weakref
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from builder.errors import EngineError
@@ -119,15 +120,16 @@ def _through_tls(address: str, context: ssl.SSLContext, near: socket.socket) -> 
         raw = socket.create_connection((host, parts.port or TLS_PORT), SECONDS)
         with context.wrap_socket(raw, server_hostname=host) as far:
             far.settimeout(None)
-            back = threading.Thread(target=_pump, args=(far, near), daemon=True)
-            back.start()
-            _pump(near, far)
-            back.join()
+            _shuttle(near, far)
 
 
-def _pump(source: Any, sink: socket.socket) -> None:  # noqa: ANN401 - a socket, with TLS or without
-    with contextlib.suppress(OSError):
-        while piece := source.recv(PIECE):
-            sink.sendall(piece)
-    with contextlib.suppress(OSError):
-        sink.shutdown(socket.SHUT_WR)
+def _shuttle(near: socket.socket, far: ssl.SSLSocket) -> None:
+    """Carry bytes both ways until either side ends; in one thread, for one TLS connection must not be used by two."""
+    while True:
+        ready = [far] if far.pending() else select.select([near, far], [], [])[0]
+        for source, sink in ((near, far), (far, near)):
+            if source in ready:
+                piece = source.recv(PIECE)
+                if not piece:
+                    return
+                sink.sendall(piece)

@@ -123,7 +123,9 @@ def _cell(
         excluded=None if added else excluded,
         refused=_refusal(source, edits) if added or not excluded else None,
         added=added,
-        expected=next((rule for rule in matrix.expect if names(rule.cells, values)), None),
+        expected=next((rule for rule in matrix.expect if names(rule.cells, values)), None)
+        if added or not excluded
+        else None,
     )
 
 

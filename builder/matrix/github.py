@@ -19,25 +19,30 @@ DEFAULT_RUNNER = ("ubuntu-24.04",)
 
 
 class JobEntry(Document):
-    """One job: the cell that it runs, and the labels that its runner must have."""
+    """One job: the cell that it runs, the file of its recipe, and the labels that its runner must have."""
 
     cell: str
     recipe: str
+    path: str
     target: str
     runner: tuple[str, ...]
 
 
 class JobMatrices(Document):
-    """The jobs that compile for others, those that come after them, and the cells that need no job."""
+    """The jobs that compile for others, those that come after them, and the cells that need no job.
+
+    `publish` are the cells that are a recipe as it is, and should be good: the images that may be published.
+    """
 
     first: tuple[JobEntry, ...]
     rest: tuple[JobEntry, ...]
+    publish: tuple[JobEntry, ...]
     skipped: tuple[str, ...]
 
     def output_lines(self) -> str:
         """Return the lines for `$GITHUB_OUTPUT`: each wave as JSON for `fromJSON`, and whether it has jobs."""
         lines = []
-        for name, jobs in (("first", self.first), ("rest", self.rest)):
+        for name, jobs in (("first", self.first), ("rest", self.rest), ("publish", self.publish)):
             plain = {"include": [job.to_plain() for job in jobs]}
             lines += [f"{name}={json.dumps(plain, sort_keys=True)}", f"any-{name}={'true' if jobs else 'false'}"]
         return "\n".join(lines) + "\n"
@@ -52,6 +57,7 @@ def job_matrices(matrix: Matrix, cells: Sequence[Cell], known: Sequence[str]) ->
     return JobMatrices(
         first=tuple(_entry(cell, matrix) for cell in first),
         rest=tuple(_entry(cell, matrix) for cell in to_run if cell not in first),
+        publish=tuple(_entry(cell, matrix) for cell in cells if cell.to_run and not cell.edits and not cell.expected),
         skipped=tuple(cell.name for cell in cells if cell.name not in names),
     )
 
@@ -62,5 +68,11 @@ def _leads(cell: Cell) -> bool:
 
 def _entry(cell: Cell, matrix: Matrix) -> JobEntry:
     runners = matrix.runners
-    labels = runners.get(cell.gpu) or runners.get("default") or DEFAULT_RUNNER
-    return JobEntry(cell=cell.name, recipe=cell.source.recipe.name, target=cell.gpu, runner=labels)
+    labels = runners.get(cell.source.recipe.name) or runners.get(cell.gpu) or runners.get("default") or DEFAULT_RUNNER
+    return JobEntry(
+        cell=cell.name,
+        recipe=cell.source.recipe.name,
+        path=cell.source.path.as_posix(),
+        target=cell.gpu,
+        runner=labels,
+    )

@@ -81,7 +81,7 @@ class Matrix(Document):
     ] = ()
     runners: Annotated[
         dict[Name, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]],
-        Field(description="by GPU, or `default`, the labels of the runner that a cell needs"),
+        Field(description="by recipe, by GPU, or `default`: the labels of the runner that a cell needs"),
     ] = {}
 
 
