@@ -155,7 +155,12 @@ def attach(command: Sequence[str], connection: socket.socket) -> None:
     """Let a program read from and write to a connection until it ends; what it says beside that is dropped."""
     with contextlib.suppress(FileNotFoundError):  # whoever speaks through the connection sees it close
         subprocess.run(
-            command, stdin=connection, stdout=connection, stderr=subprocess.DEVNULL, start_new_session=True, check=False
+            command,
+            stdin=connection.fileno(),
+            stdout=connection.fileno(),
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=False,
         )
 
 

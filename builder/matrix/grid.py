@@ -133,10 +133,11 @@ def _parse(read: YamlText) -> tuple[Matrix | None, tuple[Complaint, ...]]:
 
 def _strangers(matrix: Matrix, read: YamlText) -> Iterator[Complaint]:
     """Yield a complaint for every axis or value that a rule names and the axes do not have."""
-    for key, rules in (("exclude", matrix.exclude), ("expect", matrix.expect)):
-        for index, rule in enumerate(rules):
-            for axis, value in rule.cells.items():
-                yield from _stranger((key, index, "cells", axis), axis, value, matrix, read)
+    excluded = [("exclude", index, rule.cells) for index, rule in enumerate(matrix.exclude)]
+    expected = [("expect", index, rule.cells) for index, rule in enumerate(matrix.expect)]
+    for key, index, named in (*excluded, *expected):
+        for axis, value in named.items():
+            yield from _stranger((key, index, "cells", axis), axis, value, matrix, read)
     for index, inclusion in enumerate(matrix.include):
         for axis in inclusion.cell:
             yield from _stranger(("include", index, "cell", axis), axis, None, matrix, read)

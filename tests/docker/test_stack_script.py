@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +16,9 @@ from tests.unit.test_workflows import stack as run_stack
 from tests.workshop import Project, make_rootfs
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
+    from pathlib import Path
 
     from builder.dockerd.client import DockerEngine
 
@@ -78,13 +78,17 @@ def test_a_new_lock_is_proven_and_told_in_the_words_of_its_proposal(project: Pro
     git(project.root, "add", "--all")
     git(project.root, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "--quiet", "--message", "first")
     lock = project.root / "lockfiles" / NAME / "lock.yaml"
+    rendered = project.root / "dockerfiles" / NAME / "Dockerfile"
     fake = program(
         tmp_path / "envbuild",
-        f'#!/bin/sh\ncase "$1" in lock) echo "# new" >>{lock} ;; render) ;; *) exec {project.root}/envbuild "$@" ;; esac\n',
+        f'#!/bin/sh\ncase "$1" in lock) echo "# new" >>{lock} ;; '
+        f"render) mkdir -p {rendered.parent}; echo FROM >{rendered} ;; "
+        f'*) exec {project.root}/envbuild "$@" ;; esac\n',
     )
     ended = run_stack("relock", str(tmp_path / "proposal"), cwd=project.root, ENVBUILD=str(fake))
     assert ended.returncode == 0, ended.stderr
     assert "+# new" in (tmp_path / "proposal" / "locks.patch").read_text()
+    assert "+FROM" in (tmp_path / "proposal" / "locks.patch").read_text()
     words = (tmp_path / "proposal" / "words.md").read_text()
     assert "✅ good" in words
     assert f"lockfiles/{NAME}/lock.yaml" in words

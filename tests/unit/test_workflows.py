@@ -1,4 +1,4 @@
-"""The workflows: clean to the linters, pinned, with least permissions, and nothing in a step that a person cannot run."""
+"""The workflows: clean to the linters, pinned, with least permissions; what a step runs, a person can run."""
 
 from __future__ import annotations
 
