@@ -60,13 +60,6 @@ class Programs:
             for process in self._running:
                 _kill_group(process)
 
-    def ask_to_end(self) -> None:
-        """Ask all programs that run now to end, so that they clean up; none is started any more."""
-        with self._lock:
-            self._ended = True
-            for process in self._running:
-                process.terminate()
-
 
 PROGRAMS: ContextVar[Programs | None] = ContextVar("PROGRAMS", default=None)
 """Where `run` notes its program for whoever may want to end it: set for a thread by who starts it."""

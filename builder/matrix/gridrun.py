@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from builder.document import canonical_json, key_of, pretty_json, write_atomic
-from builder.errors import EngineError, EnvbuildError, InvalidDocumentError
+from builder.document import key_of, pretty_json, write_atomic
+from builder.errors import InvalidDocumentError
 from builder.matrix.cellreport import CellReport, MatrixReport, with_last_good
 from builder.matrix.cellrun import failed_report, known_report, report_without_run, run_cell
 from builder.matrix.engines import connect_to, gather_crew
 from builder.matrix.schedule import Job, Need, Schedule
 from builder.matrix.variant import edited
+from builder.matrix.warm import CellProcesses
 from builder.matrix.waves import leaders_of, wheels_key
-from builder.process import PROGRAMS, Programs, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +111,7 @@ class _Run:
     reports: dict[str, CellReport] = field(default_factory=dict)
     places: tuple[str, ...] = ()
     start: float = field(default_factory=time.monotonic)
-    _programs: Programs = field(default_factory=Programs)
+    _processes: CellProcesses = field(default_factory=CellProcesses)
 
     @property
     def open(self) -> list[Cell]:
@@ -147,7 +145,7 @@ class _Run:
             try:
                 schedule.run()
             except BaseException:
-                self._programs.ask_to_end()  # each cell removes its containers
+                self._processes.ask_to_end()  # each cell removes its containers
                 raise
 
     def keep(self) -> MatrixReport:
@@ -175,9 +173,8 @@ class _Run:
             else:
                 step.detail(f"{self._done()} of {len(self.cells)} done; {cell.name}: {line.strip()}")
 
-        PROGRAMS.set(self._programs)
-        ended = run(_command(self.file.path, cell.name, seat.name, verbose=console.verbose), on_line=on_line)
-        return _report_in(ended.stdout, ended.code, cell, seat)
+        settings, verbose = self.tools.settings, console.verbose
+        return self._processes.run(cell, self.folder, settings, engine=seat.name, on_line=on_line, verbose=verbose)
 
     def _done(self) -> int:
         return sum(report.state != "pending" for report in self.reports.values())
@@ -190,27 +187,3 @@ class _Run:
     def _say(self, report: CellReport) -> None:
         where = "known" if report.known else f"{report.minutes * 60:.1f} s on {report.place}" if report.place else ""
         self.tools.console.verdict(report.state, f"{report.name}: {report.cause}{f' ({where})' if where else ''}")
-
-
-def _command(path: Path, name: str, engine: str, *, verbose: bool) -> list[str]:
-    loud = ["--verbose"] if verbose else []
-    program = "from builder.cli import main; main()"
-    return [
-        *(sys.executable, "-c", program, *loud, "matrix", "run", str(path)),
-        *("--cell", name, "--engine", engine, "--again", "--json"),
-    ]
-
-
-def _report_in(output: bytes, code: int, cell: Cell, seat: Seat) -> CellReport:
-    """Return the report that the process of a cell printed; raise EngineError if its engine failed."""
-    try:
-        plain = json.loads(output)
-        error = plain.get("error")
-        if error is None:
-            return MatrixReport.from_json(canonical_json(plain), source=cell.name).cells[0]
-        message = str(error["message"])
-    except (ValueError, InvalidDocumentError, IndexError, AttributeError, KeyError):
-        message = f"the process of the cell ended with {code} and said nothing"
-    if code == EngineError.exit_code:
-        raise EngineError(message)
-    return failed_report(cell, EnvbuildError(message), place=seat.name)

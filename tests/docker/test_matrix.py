@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from docker import APIClient
 
 from builder.build.layers import base_tag
 from builder.cli import run
+from builder.dockerd.containers import OWNER_LABEL
+from builder.dockerd.owner import is_dead, is_local
 from builder.document import sha256_file
 from tests.docker.second_engine import SecondEngine, second_engine
 from tests.grid_project import BAD, NAME, REFUSED, grid_project
@@ -19,7 +27,6 @@ from tests.workshop import Project, make_rootfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from builder.dockerd.client import DockerEngine
 
@@ -113,7 +120,7 @@ def test_an_engine_that_is_killed_in_the_middle_gives_its_cells_to_the_other_and
     project: Project, second: SecondEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget(project)
-    killer = threading.Thread(target=kill_when_busy, args=(second, project.store.root))
+    killer = threading.Thread(target=kill_when_busy, args=(second,))
     killer.start()
     code, report, said = matrix(capsys, "run", "--engine", DEFAULT, "--engine", second.address)
     killer.join()
@@ -123,9 +130,8 @@ def test_an_engine_that_is_killed_in_the_middle_gives_its_cells_to_the_other_and
     assert second.process.returncode is not None
 
 
-def kill_when_busy(second: SecondEngine, store: Path) -> None:
+def kill_when_busy(second: SecondEngine) -> None:
     """Kill the engine as soon as a container of it runs."""
-    del store
     end = time.monotonic() + 120
     while time.monotonic() < end:
         if list((second.folder / "data" / "containers").glob("*")):
@@ -145,3 +151,39 @@ def test_an_engine_that_does_not_answer_is_left_out_and_no_engine_at_all_is_an_e
     code, report, said = matrix(capsys, "run", "--engine", none)
     assert (code, report["error"]["exit_code"]) == (9, 9)
     assert "left out" in said
+
+
+def test_an_interrupted_run_leaves_no_container_and_goes_on_from_there(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget(project)
+    command = [sys.executable, "-c", "from builder.cli import main; main()", "matrix", "run"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if line.startswith("good: "):
+                break
+        running.send_signal(signal.SIGINT)
+        said = running.stderr.read()
+    assert running.returncode == 130, said
+    wait_until_no_container_is_left()
+    code, report, _ = matrix(capsys, "run")
+    assert code == 0
+    assert_all_verdicts_arrived(report)
+    assert any(cell["known"] for cell in report["cells"])
+
+
+def wait_until_no_container_is_left() -> None:
+    """Wait until no container is there whose process on this machine has ended."""
+    client = APIClient(base_url=DEFAULT, version="auto")
+    end = time.monotonic() + 30
+    while True:
+        labels = [each["Labels"] for each in client.containers(all=True, filters={"label": [OWNER_LABEL]})]
+        owners = [str(each[OWNER_LABEL]) for each in labels]
+        left = [owner for owner in owners if is_local(owner) and is_dead(owner)]
+        if not left or time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    client.close()
+    assert left == []
