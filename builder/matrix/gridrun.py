@@ -140,13 +140,10 @@ class _Run:
                 is_alive=crew.is_alive,
                 give_up=lambda job, error: failed_report(by_name[job.name], error, place=None),
                 on_end=lambda _, report: self._ended(report),
+                on_stop=self._processes.ask_to_end,  # each cell removes its containers
                 on_lost=lambda seat, error: console.warn(f"{seat.name} is lost, its cells move on: {error.message}"),
             )
-            try:
-                schedule.run()
-            except BaseException:
-                self._processes.ask_to_end()  # each cell removes its containers
-                raise
+            schedule.run()
 
     def keep(self) -> MatrixReport:
         """Write the report of all cells so far, and return it."""

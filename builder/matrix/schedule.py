@@ -46,7 +46,8 @@ class Schedule(Generic[T]):
     """Runs jobs on seats until every job has an answer; a seat whose engine is dead gives its jobs to the others.
 
     `execute` runs a job on a seat and raises EngineError where the engine failed; `is_alive` says whether it still
-    answers; `give_up` makes the answer of a job that no engine could run; `on_end` sees every answer as it comes.
+    answers; `give_up` makes the answer of a job that no engine could run; `on_end` sees every answer as it comes;
+    `on_stop` ends what runs when the run is interrupted.
     """
 
     jobs: Sequence[Job]
@@ -56,6 +57,7 @@ class Schedule(Generic[T]):
     give_up: Callable[[Job, EngineError], T]
     on_end: Callable[[Job, T], None]
     on_lost: Callable[[Seat, EngineError], None]
+    on_stop: Callable[[], None]
     answers: dict[str, T] = field(default_factory=dict)
     _waiting: list[Job] = field(default_factory=list)
     _running: dict[str, tuple[Job, Seat]] = field(default_factory=dict)
@@ -75,8 +77,17 @@ class Schedule(Generic[T]):
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # Ctrl-C: what runs is ended, and nobody writes to a console that goes away
+            with self._changed:
+                self._crash = error
+                self._changed.notify_all()
+            self.on_stop()
+            for thread in threads:
+                thread.join()
+            raise
         if self._crash is not None:
             raise self._crash
         return self.answers
@@ -128,7 +139,7 @@ class Schedule(Generic[T]):
         with self._changed:
             del self._running[job.name]
             self._crash = self._crash or crash
-            if answer is not None:
+            if answer is not None and self._crash is None:
                 self._answer(job, answer)
             self._changed.notify_all()
 
@@ -139,6 +150,8 @@ class Schedule(Generic[T]):
             del self._running[job.name]
             self._why[job.name] = error
             self._tried.setdefault(job.name, set()).add(seat.name)
+            if self._crash is not None:
+                return
             self._waiting.insert(0, job)
             if not alive and seat in self._living:
                 self._living.remove(seat)

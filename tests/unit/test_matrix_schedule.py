@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from dataclasses import dataclass, field
 
@@ -61,6 +62,7 @@ class World:
             give_up=lambda _, error: f"given up: {error.message}",
             on_end=lambda _job, _answer: None,
             on_lost=lambda place, _: self._lose(place),
+            on_stop=lambda: None,
         ).run()
 
     def _lose(self, place: Seat) -> None:
@@ -137,7 +139,34 @@ def test_a_fault_of_our_own_ends_the_run_and_is_raised() -> None:
         give_up=lambda _, error: error.message,
         on_end=lambda _job, _answer: None,
         on_lost=lambda _place, _error: None,
+        on_stop=lambda: None,
     )
     with pytest.raises(ZeroDivisionError):
         schedule.run()
     assert world.done == []
+
+
+def test_an_interrupt_ends_what_runs_waits_for_it_and_counts_no_answer_after() -> None:
+    stopped = threading.Event()
+    ended: list[str] = []
+
+    def execute(job: Job, _place: Seat) -> str:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert stopped.wait(10)
+        ended.append(job.name)
+        return "late"
+
+    schedule = Schedule[str](
+        jobs=jobs(3),
+        seats=[seat("a", cores=1)],
+        execute=execute,
+        is_alive=lambda _: True,
+        give_up=lambda _, error: error.message,
+        on_end=lambda _job, _answer: None,
+        on_lost=lambda _place, _error: None,
+        on_stop=stopped.set,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        schedule.run()
+    assert ended == ["j0"]
+    assert schedule.answers == {}
