@@ -75,9 +75,9 @@ class Schedule(Generic[T]):
             for seat in self.seats
             for _ in range(min(seat.cores, len(self.jobs)))
         ]
-        for thread in threads:
-            thread.start()
         try:
+            for thread in threads:
+                thread.start()
             for thread in threads:
                 thread.join()
         except BaseException as error:  # Ctrl-C: what runs is ended, and nobody writes to a console that goes away
@@ -86,7 +86,8 @@ class Schedule(Generic[T]):
                 self._changed.notify_all()
             self.on_stop()
             for thread in threads:
-                thread.join()
+                if thread.is_alive():
+                    thread.join()
             raise
         if self._crash is not None:
             raise self._crash
