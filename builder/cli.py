@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from builder.commands import diagnosis, insight, keep, matrix, project, proof, publish, road, wheels
+from builder.commands import diagnosis, grid, insight, keep, matrix, project, proof, publish, road, wheels
 from builder.commands.state import State
 from builder.errors import BuildFailedError, EnvbuildError, ExitCode, UsageError
 
@@ -40,6 +40,8 @@ COMMANDS = (
     diagnosis.diagnose,
     matrix.search,
     matrix.bisect,
+    grid.matrix,
+    grid.report,
     project.schema,
     project.completion,
 )

@@ -88,7 +88,7 @@ class LocalImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineFacts:
-    """What the engine says of itself."""
+    """What the engine says of itself; two engines with one `host` share that machine's cores and memory (bytes)."""
 
     version: str
     api_version: str
@@ -97,6 +97,7 @@ class EngineFacts:
     memory: int
     storage_driver: str
     root: str
+    host: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, ClassVar, NoReturn
 from builder.errors import EnvbuildError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
@@ -141,6 +142,19 @@ def begin_worker(parent: int) -> None:
 
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h; man 2 prctl
+
+
+def attach(command: Sequence[str], connection: socket.socket) -> None:
+    """Let a program read from and write to a connection until it ends; what it says beside that is dropped."""
+    with contextlib.suppress(FileNotFoundError):  # whoever speaks through the connection sees it close
+        subprocess.run(
+            command,
+            stdin=connection.fileno(),
+            stdout=connection.fileno(),
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=False,
+        )
 
 
 def become(command: Sequence[str]) -> NoReturn:

@@ -25,6 +25,7 @@ class Settings:
     machine's apt, else those of mmdebstrap); `index_url` is a PEP 503 index (default: that of uv and pip's settings);
     `index_mirrors` are the addresses to take instead of those of a recipe's indexes, by `mirror_setting`.
     `registry_mirrors` are the `host[:port][/path]` to ask instead of a registry, by the registry's own `host[:port]`.
+    `engine_certificates` is the folder of the keys for an engine behind TLS.
     `docker_config` is the folder of Docker's config.json, `insecure_registries` are `host[:port]` that are spoken to
     without encryption, `share` is the `host/repository` where machines share wheels and layers, filled if `share_push`.
     `signing_key` names the key that signs what is published: a file, a variable or a token, never the key itself.
@@ -38,6 +39,7 @@ class Settings:
     engine_host: str | None
     ca_bundle: Path | None
     docker_config: Path
+    engine_certificates: Path | None = None
     insecure_registries: tuple[str, ...] = ()
     share: str | None = None
     share_push: bool = False
@@ -65,6 +67,9 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
         debian_security_mirror=get("ENVBUILD_DEBIAN_SECURITY_MIRROR"),
         index_url=get("ENVBUILD_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"),
         engine_host=get("DOCKER_HOST"),
+        engine_certificates=Path(environment.get("DOCKER_CERT_PATH") or home / ".docker")
+        if get("DOCKER_TLS_VERIFY", "DOCKER_TLS")
+        else None,
         ca_bundle=Path(ca_bundle) if ca_bundle else None,
         index_mirrors={name: url for name, url in environment.items() if MIRROR.fullmatch(name) and url},
         docker_config=Path(get("DOCKER_CONFIG") or home / ".docker"),

@@ -26,13 +26,14 @@ def schema(context: click.Context, *, write: bool, check: bool) -> int:
     """Print the JSON schema of recipes, for editors."""
     from builder.commands.reference import command_files
     from builder.diagnose.reference import diagnosis_files
+    from builder.matrix.schema import matrix_files
     from builder.preflight.reference import preflight_files
     from builder.recipe.generated import stale_generated, write_generated
     from builder.recipe.schema import recipe_files, schema_text
 
     state: State = context.obj
     commands = command_files(context.find_root().command)
-    files = (*recipe_files(), *preflight_files(), *diagnosis_files(), *commands)
+    files = (*recipe_files(), *preflight_files(), *diagnosis_files(), *matrix_files(), *commands)
     if write:
         for path in write_generated(files, Path()):
             state.console.say(f"  wrote {path}")

@@ -17,6 +17,7 @@ from builder.dockerd.containers import remove_leftovers, run_container
 from builder.dockerd.context import context_tar, named_images
 from builder.dockerd.faults import MAKE_ROOM, disk_free, engine_errors, out_of_disk
 from builder.dockerd.image_facts import facts_of
+from builder.dockerd.reach import place_of, reach
 from builder.dockerd.stream import error_in, exchange
 from builder.engine import EngineFacts, LocalImage, chain_of
 from builder.errors import BuildFailedError, EngineError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from builder.settings import Settings
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
-SCHEMES = ("unix://", "tcp://", "http://")
+SCHEMES = ("unix://", "tcp://", "http://", "ssh://")
 MINIMUM_API = (1, 41)
 HELLO_SECONDS = 20
 CALL_SECONDS = 300
@@ -41,13 +42,17 @@ _KILLED = 137
 
 def connect(settings: Settings, *, hello_seconds: int = HELLO_SECONDS) -> DockerEngine:
     """Connect to the engine of the settings and remove what killed runs left on it; raise EngineError with a remedy."""
-    address = settings.engine_host or DEFAULT_ADDRESS
+    place = place_of(settings.engine_host or DEFAULT_ADDRESS, settings)
+    address = place.address
     if not address.startswith(SCHEMES):
-        raise EngineError(f"DOCKER_HOST={address} is no address that envbuild can use", remedy="give unix:// or tcp://")
+        raise EngineError(
+            f"DOCKER_HOST={address} is no address that envbuild can use", remedy="give unix://, tcp:// or ssh://"
+        )
+    reached = reach(place)
     try:
         with engine_errors(address):
-            _knock(address, hello_seconds)
-            client = APIClient(base_url=address, version="auto", timeout=hello_seconds)
+            _knock(reached, hello_seconds)
+            client = APIClient(base_url=reached, version="auto", timeout=hello_seconds)
     except ValueError as error:
         raise EngineError(
             f"DOCKER_HOST={address} is no address: {error}", remedy="give unix:///path or tcp://host:port"
@@ -89,6 +94,7 @@ class DockerEngine:
             memory=info["MemTotal"],
             storage_driver=info["Driver"],
             root=info["DockerRootDir"],
+            host=info["Name"],
         )
 
     def image_id(self, reference: str) -> str | None:

@@ -71,7 +71,7 @@ class Bench:
 def recall(bench: Bench, edits: Mapping[str, Choice], tools: Tools) -> Outcome | None:
     """Return the outcome of a variant that was run before: nothing that it depends on has changed since."""
     try:
-        return recalled(_key(bench, edits), tools.store)
+        return recalled(trial_key(bench, edits), tools.store)
     except InvalidDocumentError:
         return None
 
@@ -82,7 +82,7 @@ def try_variant(bench: Bench, edits: Mapping[str, Choice], tools: Tools) -> Outc
     Raise what is no answer about the variant: no engine, no network, a full disk.
     """
     try:
-        variant, key = bench.variant(edits), _key(bench, edits)
+        variant, key = bench.variant(edits), trial_key(bench, edits)
     except InvalidDocumentError as error:
         return Outcome(result="refused", cause=error.message, failure=f"recipe: {error.message}")
     return remembered(key, tools.store, lambda: _go(variant, previous_lock(bench.source), tools))
@@ -107,7 +107,8 @@ def recalled(key: str, store: Store) -> Outcome | None:
         return None
 
 
-def _key(bench: Bench, edits: Mapping[str, Choice]) -> str:
+def trial_key(bench: Bench, edits: Mapping[str, Choice]) -> str:
+    """Return the key over all that the outcome of a variant depends on; raise InvalidDocumentError if it is none."""
     variant = edited(bench.source, edits)
     folders = {package.path for package in variant.recipe.stack.values() if package.path is not None}
     lock = previous_lock(bench.source)

@@ -59,7 +59,7 @@ def axes_of(source: RecipeFile, texts: Sequence[str]) -> tuple[Factor, ...]:
             raise UsageError(
                 f"--axis {text}: not of the form NAME=VALUE,VALUE", remedy="such as kv-cache-dtype=bf16,fp8"
             )
-        path = _axis_path(source.recipe, name)
+        path = axis_path(source.recipe, name)
         choices = [_typed(path, value) for value in values]
         own = own_value(source.recipe, path)
         others = tuple(dict.fromkeys(choice for choice in choices if choice != own))
@@ -68,7 +68,8 @@ def axes_of(source: RecipeFile, texts: Sequence[str]) -> tuple[Factor, ...]:
     return tuple(factors)
 
 
-def _axis_path(recipe: Recipe, name: str) -> str:
+def axis_path(recipe: Recipe, name: str) -> str:
+    """Return the dotted path that an axis means; raise UsageError if the recipe has no such place."""
     if name.partition(".")[0] in _ROOTS:
         return name
     package = next((own for own in recipe.stack if canonicalize_name(own) == canonicalize_name(name)), None)

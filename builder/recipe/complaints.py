@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
+    from builder.document import Document
     from builder.recipe.yaml_text import Location, YamlText
 
 _LIST = "a list is needed: `[a, b]`, or lines that begin with `- `"
@@ -34,15 +35,20 @@ _FIXED = {
 }
 
 
-def complaints_of(errors: Iterable[ErrorDetails], read: YamlText) -> Iterator[Complaint]:
-    """Yield one complaint per place, leaving out places that the YAML reader has complained about already."""
+def complaints_of(
+    errors: Iterable[ErrorDetails], read: YamlText, model: type[Document] = Recipe
+) -> Iterator[Complaint]:
+    """Yield one complaint per place, leaving out places that the YAML reader has complained about already.
+
+    `model` is what the file should have been.
+    """
     seen = set(read.faulty)
     for detail in errors:
         location = _place_of(detail, read)
         if any(location[: len(faulty)] == faulty for faulty in seen):
             continue
         seen.add(location)
-        yield _complaint(location, _sentence(detail, location, read), read)
+        yield complaint_at(location, _sentence(detail, location, read, model), read)
 
 
 def stack_complaints(read: YamlText) -> Iterator[Complaint]:
@@ -51,14 +57,14 @@ def stack_complaints(read: YamlText) -> Iterator[Complaint]:
     target = data.get("target")
     gpu = target.get("gpu") if isinstance(target, dict) else None
     if isinstance(gpu, str) and gpu not in targets():
-        yield _complaint(("target", "gpu"), f"no GPU {gpu!r} is known ({find_nearest_target(gpu)})", read)
+        yield complaint_at(("target", "gpu"), f"no GPU {gpu!r} is known ({find_nearest_target(gpu)})", read)
     yield from _day_complaints(data.get("as-of"), read)
     stack = data.get("stack")
     spellings: dict[str, str] = {}
     for name in stack if isinstance(stack, dict) else ():
         first = spellings.setdefault(name.replace("_", "-").replace(".", "-"), name)
         if first != name:
-            yield _complaint(("stack", name), f"is the same package as {first}", read)
+            yield complaint_at(("stack", name), f"is the same package as {first}", read)
 
 
 def _day_complaints(day: Any, read: YamlText) -> Iterator[Complaint]:  # noqa: ANN401 - what YAML gives
@@ -69,10 +75,11 @@ def _day_complaints(day: Any, read: YamlText) -> Iterator[Complaint]:  # noqa: A
         return
     if ahead:
         advice = f"nobody knows yet what will be published; the latest day to take is today, {today}"
-        yield _complaint(("as-of",), f"{day} is in the future: {advice}", read)
+        yield complaint_at(("as-of",), f"{day} is in the future: {advice}", read)
 
 
-def _complaint(location: Location, message: str, read: YamlText) -> Complaint:
+def complaint_at(location: Location, message: str, read: YamlText) -> Complaint:
+    """Return a complaint about a place of a file, or about the nearest place above it that the file has."""
     anchor = location
     while anchor not in read.places and anchor:
         anchor = anchor[:-1]
@@ -89,13 +96,13 @@ def _place_of(detail: ErrorDetails, read: YamlText) -> Location:
     return location
 
 
-def _sentence(detail: ErrorDetails, location: Location, read: YamlText) -> str:
+def _sentence(detail: ErrorDetails, location: Location, read: YamlText, model: type[Document]) -> str:
     kind = detail["type"]
     value = _value_at(read.data, location)
     if kind == "extra_forbidden":
-        return _unknown_key(location)
+        return _unknown_key(location, model)
     if kind == "missing":
-        return f"missing: {_description(location)}"
+        return f"missing: {_description(location, model)}"
     if len(location) == 2 and location[0] == "stack" and isinstance(value, int | float):
         kind = "string_type"
     if kind == "string_type":
@@ -124,8 +131,8 @@ def _none_of(value: Any, expected: str) -> str:  # noqa: ANN401 - what YAML give
     return f"{wrong} is not {'one of ' if len(options) > 1 else ''}{', '.join(options)}{advice}"
 
 
-def _unknown_key(location: Location) -> str:
-    known = sorted(str(key) for key in _properties(location[:-1]))
+def _unknown_key(location: Location, model: type[Document]) -> str:
+    known = sorted(str(key) for key in _properties(location[:-1], model))
     close = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f"unknown key (did you mean {close[0]}?)" if close else f"unknown key (known here: {', '.join(known)})"
 
@@ -135,8 +142,8 @@ def _plain_message(detail: ErrorDetails) -> str:
     return message[0].lower() + message[1:]
 
 
-def _description(location: Location) -> str:
-    return str(_properties(location[:-1]).get(location[-1], {}).get("description", "a value"))
+def _description(location: Location, model: type[Document]) -> str:
+    return str(_properties(location[:-1], model).get(location[-1], {}).get("description", "a value"))
 
 
 def _value_at(data: Any, location: Location) -> Any:  # noqa: ANN401 - what YAML gives
@@ -149,16 +156,17 @@ def _value_at(data: Any, location: Location) -> Any:  # noqa: ANN401 - what YAML
 
 
 @cache
-def _schema() -> dict[str, Any]:
-    return Recipe.model_json_schema(by_alias=True)
+def _schema(model: type[Document]) -> dict[str, Any]:
+    return model.model_json_schema(by_alias=True)
 
 
-def _properties(location: Location) -> dict[str | int, Any]:
+def _properties(location: Location, model: type[Document]) -> dict[str | int, Any]:
     """Return the keys that the schema knows at a place, each with its schema."""
-    node = _schema()
+    schema = _schema(model)
+    node = schema
     for part in location:
-        node = _follow(_step(_follow(node), part))
-    properties: dict[str | int, Any] = _follow(node).get("properties", {})
+        node = _follow(_step(_follow(node, schema), part), schema)
+    properties: dict[str | int, Any] = _follow(node, schema).get("properties", {})
     return properties
 
 
@@ -168,9 +176,9 @@ def _step(node: dict[str, Any], part: str | int) -> dict[str, Any]:
     return next((dict(found) for found in (own, *others) if isinstance(found, dict)), {})
 
 
-def _follow(node: dict[str, Any]) -> dict[str, Any]:
+def _follow(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     for option in node.get("anyOf", ()):
         if "$ref" in option:
-            return _follow(option)
+            return _follow(option, schema)
     reference = node.get("$ref")
-    return dict(_schema()["$defs"][str(reference).rsplit("/", 1)[-1]]) if reference else node
+    return dict(schema["$defs"][str(reference).rsplit("/", 1)[-1]]) if reference else node

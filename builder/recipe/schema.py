@@ -37,7 +37,7 @@ def recipe_schema() -> dict[str, Any]:
     for pattern in patterns:
         patterns[pattern] = {"anyOf": [short, package]}
     schema["$defs"]["Target"]["properties"]["gpu"]["enum"] = list(targets())
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_tidy(schema)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **tidy(schema)}
 
 
 def schema_text() -> str:
@@ -61,17 +61,17 @@ def recipe_files() -> tuple[GeneratedFile, ...]:
     )
 
 
-def _tidy(node: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Drop what a person who writes a recipe has no use for: titles, nulls, defaults that are nulls."""
+def tidy(node: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a schema without what a person who writes by it has no use for: titles, nulls, defaults that are nulls."""
     if isinstance(node, list):
-        return [_tidy(item) for item in node if item != {"type": "null"}]
+        return [tidy(item) for item in node if item != {"type": "null"}]
     if not isinstance(node, dict):
         return node
-    tidy = {key: _tidy(value) for key, value in node.items() if not _is_noise(key, value)}
-    options = tidy.get("anyOf", ())
+    kept = {key: tidy(value) for key, value in node.items() if not _is_noise(key, value)}
+    options = kept.get("anyOf", ())
     if len(options) == 1:
-        return {**{key: value for key, value in tidy.items() if key != "anyOf"}, **options[0]}
-    return tidy
+        return {**{key: value for key, value in kept.items() if key != "anyOf"}, **options[0]}
+    return kept
 
 
 def _is_noise(key: str, value: Any) -> bool:  # noqa: ANN401 - any JSON value

@@ -116,8 +116,8 @@ def test_an_engine_before_20_10_is_refused_with_its_version() -> None:
 
 
 def test_an_address_of_another_kind_is_refused() -> None:
-    with pytest.raises(EngineError, match="DOCKER_HOST=ssh://builder"):
-        connect(settings_from({"DOCKER_HOST": "ssh://builder"}))
+    with pytest.raises(EngineError, match="DOCKER_HOST=ftp://builder"):
+        connect(settings_from({"DOCKER_HOST": "ftp://builder"}))
 
 
 def test_a_failure_of_ours_passes_through_the_translation_unchanged() -> None:

@@ -1,0 +1,171 @@
+"""Who runs what next: cells over engines, within the cores and the memory of their hosts; knows no Docker."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from builder.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """What a job takes of a host while it runs: cores, and bytes of memory."""
+
+    cores: int
+    memory: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A job by its name, what it needs, and the job that must have ended before it begins."""
+
+    name: str
+    need: Need
+    after: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """An engine by the name that the user gave it, and its host; engines of one host share what the host has."""
+
+    name: str
+    host: str
+    cores: int
+    memory: int
+
+
+@dataclass(kw_only=True)
+class Schedule(Generic[T]):
+    """Runs jobs on seats until every job has an answer; a seat whose engine is dead gives its jobs to the others.
+
+    `execute` runs a job on a seat and raises EngineError where the engine failed; `is_alive` says whether it still
+    answers; `give_up` makes the answer of a job that no engine could run; `on_end` sees every answer as it comes;
+    `on_stop` ends what runs when the run is interrupted.
+    """
+
+    jobs: Sequence[Job]
+    seats: Sequence[Seat]
+    execute: Callable[[Job, Seat], T]
+    is_alive: Callable[[Seat], bool]
+    give_up: Callable[[Job, EngineError], T]
+    on_end: Callable[[Job, T], None]
+    on_lost: Callable[[Seat, EngineError], None]
+    on_stop: Callable[[], None]
+    answers: dict[str, T] = field(default_factory=dict)
+    _waiting: list[Job] = field(default_factory=list)
+    _running: dict[str, tuple[Job, Seat]] = field(default_factory=dict)
+    _living: list[Seat] = field(default_factory=list)
+    _tried: dict[str, set[str]] = field(default_factory=dict)
+    _why: dict[str, EngineError] = field(default_factory=dict)
+    _crash: BaseException | None = None
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def run(self) -> dict[str, T]:
+        """Run all jobs and return their answers by name; a fault of our own in a job ends the run and is raised."""
+        self._waiting, self._living = list(self.jobs), list(self.seats)
+        threads = [
+            threading.Thread(target=self._serve, args=(seat,), daemon=True)
+            for seat in self.seats
+            for _ in range(min(seat.cores, len(self.jobs)))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # Ctrl-C: what runs is ended, and nobody writes to a console that goes away
+            with self._changed:
+                self._crash = error
+                self._changed.notify_all()
+            self.on_stop()
+            for thread in threads:
+                if thread.is_alive():
+                    thread.join()
+            raise
+        if self._crash is not None:
+            raise self._crash
+        return self.answers
+
+    def _serve(self, seat: Seat) -> None:
+        while (job := self._take(seat)) is not None:
+            try:
+                answer = self.execute(job, seat)
+            except EngineError as error:
+                self._failed(job, seat, error)
+            except BaseException as error:  # noqa: BLE001 - it is raised again where `run` was called
+                self._ended(job, crash=error)
+            else:
+                self._ended(job, answer=answer)
+
+    def _take(self, seat: Seat) -> Job | None:
+        """Wait for a job that this seat may begin; None when there is nothing more for it to do."""
+        with self._changed:
+            while self._crash is None and seat in self._living and (self._waiting or self._running):
+                for job in self._waiting:
+                    if self._may_begin(job, seat):
+                        self._waiting.remove(job)
+                        self._running[job.name] = (job, seat)
+                        return job
+                self._changed.wait()
+            return None
+
+    def _may_begin(self, job: Job, seat: Seat) -> bool:
+        """Whether a job may begin: it was not tried here, its leader is done, the host has room or does nothing."""
+        leader_runs = job.after in self._running or any(other.name == job.after for other in self._waiting)
+        if leader_runs or seat.name in self._tried.get(job.name, ()) or self._has_idler_neighbour(job, seat):
+            return False
+        here = [other.need for other, place in self._running.values() if place.host == seat.host]
+        cores = sum(need.cores for need in here) + job.need.cores
+        memory = sum(need.memory for need in here) + job.need.memory
+        return not here or (cores <= seat.cores and memory <= seat.memory)
+
+    def _has_idler_neighbour(self, job: Job, seat: Seat) -> bool:
+        """Whether another engine of the same host runs fewer jobs and may take this one: it takes it."""
+
+        def running(name: str) -> int:
+            return sum(place.name == name for _, place in self._running.values())
+
+        tried = self._tried.get(job.name, set())
+        neighbours = [each for each in self._living if each.host == seat.host and each.name not in tried]
+        return any(running(each.name) < running(seat.name) for each in neighbours)
+
+    def _ended(self, job: Job, *, answer: T | None = None, crash: BaseException | None = None) -> None:
+        with self._changed:
+            del self._running[job.name]
+            self._crash = self._crash or crash
+            if answer is not None and self._crash is None:
+                self._answer(job, answer)
+            self._changed.notify_all()
+
+    def _failed(self, job: Job, seat: Seat, error: EngineError) -> None:
+        """Give a job that its engine failed to another one; no seat of a dead engine takes another job."""
+        alive = self.is_alive(seat)
+        with self._changed:
+            del self._running[job.name]
+            self._why[job.name] = error
+            self._tried.setdefault(job.name, set()).add(seat.name)
+            if self._crash is not None:
+                return
+            self._waiting.insert(0, job)
+            if not alive and seat in self._living:
+                self._living.remove(seat)
+                self.on_lost(seat, error)
+            self._give_up_the_hopeless(error)
+            self._changed.notify_all()
+
+    def _give_up_the_hopeless(self, error: EngineError) -> None:
+        living = {seat.name for seat in self._living}
+        for job in [job for job in self._waiting if living <= self._tried.get(job.name, set())]:
+            self._waiting.remove(job)
+            self._answer(job, self.give_up(job, self._why.get(job.name, error)))
+
+    def _answer(self, job: Job, answer: T) -> None:
+        self.answers[job.name] = answer
+        self.on_end(job, answer)

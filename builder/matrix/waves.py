@@ -1,0 +1,49 @@
+"""Which cells compile the same, so that one goes first and the others find its wheels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.document import key_of
+from builder.matrix.variant import edited
+from builder.recipe.model import BuildSettings
+from builder.recipe.targets import find_target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from builder.matrix.cells import Cell
+    from builder.recipe.model import Recipe
+
+
+def leaders_of(cells: Iterable[Cell]) -> dict[str, str | None]:
+    """Return for each cell, by name, the cell whose wheels it waits for; None: it goes first, or compiles nothing."""
+    first: dict[str, str] = {}
+    leaders: dict[str, str | None] = {}
+    for cell in cells:
+        key = wheels_key(edited(cell.source, cell.edits).recipe)
+        leaders[cell.name] = first.get(key) if key else None
+        if key:
+            first.setdefault(key, cell.name)
+    return leaders
+
+
+def wheels_key(recipe: Recipe) -> str | None:
+    """Return what a recipe's compiled wheels depend on, as far as it tells; None where it compiles none."""
+    compiled = {name: package for name, package in recipe.stack.items() if package.from_source}
+    if not compiled:
+        return None
+    torch = recipe.stack.get("torch")
+    archs = find_target(recipe.target.gpu).capability
+    return key_of(
+        {
+            "packages": {
+                name: [package.to_plain(), list((package.build or BuildSettings()).archs) or [archs]]
+                for name, package in sorted(compiled.items())
+            },
+            "base": recipe.base.to_plain(),
+            "python": recipe.python,
+            "cuda": recipe.cuda,
+            "torch": torch.to_plain() if torch else None,
+        }
+    )
