@@ -149,7 +149,8 @@ for name, data in files.items():
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
     record += f"{name},sha256={digest},{len(data)}\\n"
 files["turns-1.dist-info/RECORD"] = (record + "turns-1.dist-info/RECORD,,\\n").encode()
-with zipfile.ZipFile("/output/turns-1-py3-none-any.whl", "w") as archive:
+folder = pathlib.Path(sys.argv[sys.argv.index("--outdir") + 1])
+with zipfile.ZipFile(folder / "turns-1-py3-none-any.whl", "w") as archive:
     for name, data in files.items():
         archive.writestr(zipfile.ZipInfo(name), data)
 """
