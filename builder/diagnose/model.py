@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import ConfigDict, Field
-
 from builder.document import Document
 from builder.verify.reported import (
-    ClassName,
-    Confidence,
-    Edit,
     Evidence,
     Misleading,
     Phase,
@@ -22,16 +15,9 @@ from builder.verify.reported import (
 UNKNOWN = "unknown"
 
 
-class Cause(Document):
+class Cause(ReportedCause):
     """One explanation of the failure; `finding` names the piece of knowledge, `confidence` is that of the class."""
 
-    model_config = ConfigDict(populate_by_name=True)
-
-    kind: Annotated[ClassName, Field(alias="class")]
-    confidence: Confidence
-    evidence: tuple[Evidence, ...]
-    remedy: str
-    edits: tuple[Edit, ...] = ()
     finding: str
     cause: str
     because: tuple[str, ...] = ()
