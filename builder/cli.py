@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -103,7 +104,7 @@ def run(arguments: list[str]) -> int:
     except UnicodeEncodeError as error:
         return _fail(state, _unwritable_name(error), json=state.console.json)
     except OSError as error:
-        if error.filename is None or state.console.verbose:
+        if (error.filename is None and error.errno != errno.ENOSPC) or state.console.verbose:
             raise
         return _fail(state, _unusable_file(error), json=state.console.json)
     except (KeyboardInterrupt, click.Abort):
@@ -138,7 +139,7 @@ def _reported(error: EnvbuildError, state: State) -> Reported | None:
 def _unusable_file(error: OSError) -> EnvbuildError:
     """Return the sentence for a file or folder that the machine does not let us use."""
     return BuildFailedError(
-        f"{error.filename} cannot be used: {error.strerror}",
+        f"{error.filename or 'the output'} cannot be used: {error.strerror}",
         remedy="check that the place exists, is what it is named for, and may be written; --verbose shows where",
     )
 

@@ -13,6 +13,7 @@ import argparse, json, os, sys, threading, urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import transformers
+from sglang.srt.server_args import ServerArgs
 
 
 def die(*lines):
@@ -48,11 +49,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--attention-backend", default="triton")
-    parser.add_argument("--cuda-graph-max-bs", type=int, default=8)
-    parser.add_argument("--kv-cache-dtype", default="auto")
-    parser.add_argument("--odd", default="right")
-    options, _ = parser.parse_known_args()
+    ServerArgs.add_cli_args(parser)
+    options = parser.parse_args()
     start(options)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     serving = threading.Thread(target=server.serve_forever, args=(0.02,))
@@ -78,11 +76,28 @@ def prove(options, port):
     answer = json.load(urllib.request.urlopen(request, timeout=5))
     assert answer == {"output_ids": [4, 2, 5]}, answer
 """
+OPTIONS = b"""
+class ServerArgs:
+    @staticmethod
+    def add_cli_args(parser):
+        parser.add_argument("--attention-backend", default="triton")
+        parser.add_argument("--cuda-graph-max-bs", type=int, default=8)
+        parser.add_argument("--kv-cache-dtype", default="auto")
+        parser.add_argument("--mem-fraction-static", type=float, default=0.9)
+        parser.add_argument("--fp4-gemm-backend", default="auto")
+        parser.add_argument("--odd", default="right")
+"""
 
 
 def server_files() -> Files:
-    """Return the files of the wheel `standin`: `python3 -m standin` is the program."""
-    return [(member("standin/__init__.py"), b""), (member("standin/__main__.py"), PROGRAM + b"\n\nmain()\n")]
+    """Return the files of the wheel `standin`: the program `python3 -m standin`, its options where SGLang's are."""
+    return [
+        (member("sglang/__init__.py"), b""),
+        (member("sglang/srt/__init__.py"), b""),
+        (member("sglang/srt/server_args.py"), OPTIONS),
+        (member("standin/__init__.py"), b""),
+        (member("standin/__main__.py"), PROGRAM + b"\n\nmain()\n"),
+    ]
 
 
 def transformers_files(version: str) -> Files:

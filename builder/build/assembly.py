@@ -206,6 +206,12 @@ def find_image(plan: ImagePlan, store: Store) -> Image | None:
     return assemble(layers, plan.settings)
 
 
+def has_packages(plan: ImagePlan, store: Store) -> bool:
+    """Whether the layers of all packages are in the store: what is left of the image is made in moments."""
+    plans = [item for item in plan.layers(_layouts(plan, store)) if not item.papers]
+    return None not in find_layers(plans, plan.terms, store)
+
+
 def _layers_in(record: Mapping[str, Any], store: Store) -> tuple[Layer, ...] | None:
     layers = tuple(Layer(**{**plain, "blob": Blob(**plain["blob"])}) for plain in record["layers"])
     there = all(store.has(layer.blob.digest.removeprefix("sha256:")) for layer in layers)

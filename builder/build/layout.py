@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tarfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -125,10 +126,19 @@ def opened_layout(place: Path) -> Iterator[Layout]:
         return
     try:
         archive = tarfile.open(place)  # noqa: SIM115 - closed below
-    except (OSError, tarfile.TarError) as error:
-        raise InvalidDocumentError(f"{place} is no folder and no tar file: {error}") from error
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise InvalidDocumentError(f"{place} is no folder and no tar file: {_first_line(error)}") from error
     with archive:
-        yield Layout(place=place, find=archive.extractfile)
+        try:
+            yield Layout(place=place, find=archive.extractfile)
+        except (EOFError, tarfile.TarError, zlib.error) as error:
+            raise InvalidDocumentError(
+                f"{place} is cut off or damaged: {_first_line(error)}", remedy="copy it again, or export it again"
+            ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _chosen(layout: Layout, name: str | None) -> Descriptor:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from builder.diagnose.diagnosing import diagnose
 from builder.diagnose.model import UNKNOWN
-from builder.errors import InvalidDocumentError
+from builder.errors import EnvbuildError, InvalidDocumentError, ResolveError
 from builder.lock.stage import previous_lock
 from builder.recipe.source import read_recipe
 from builder.recipe.targets import find_target
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.diagnose.model import Diagnosis
-    from builder.errors import EnvbuildError
     from builder.lock.model import Lock
     from builder.recipe.source import RecipeFile
     from builder.store import Store
@@ -54,11 +53,20 @@ def diagnose_error(error: EnvbuildError, source: RecipeFile | None) -> Diagnosis
 
     A log that nothing known fits gives a diagnosis of the class `unknown`. `source` is what the stage worked on.
     """
-    locked = previous_lock(source) if source else None
+    locked = _lock_of(source)
     if error.log is not None and error.log.is_file():
         return _diagnose(error.log, source, locked)
     diagnosis = _diagnose((error.message, *error.evidence), source, locked)
+    if isinstance(error, ResolveError) and diagnosis.phase != "resolve":
+        return None  # what a server says is no answer to a lock that failed
     return diagnosis if _is_known(diagnosis) else None
+
+
+def _lock_of(source: RecipeFile | None) -> Lock | None:
+    try:
+        return previous_lock(source) if source else None
+    except (EnvbuildError, OSError):  # the stage that failed has said so
+        return None
 
 
 def brief_lines(report: Reported) -> Iterator[str]:

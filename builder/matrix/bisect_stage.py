@@ -13,7 +13,7 @@ from builder.lock.target import target_of
 from builder.lock.writing import write_lock
 from builder.matrix.bisecting import Bisect, Bisection
 from builder.matrix.mixing import SOURCES, Move, mixed, moves_between
-from builder.matrix.trial import TAG, Bench, prove_locked, recall, recalled, remembered, try_variant
+from builder.matrix.trial import Bench, prove_locked, recall, recalled, remembered, try_variant, variant_tag
 from builder.matrix.workplace import VARIANTS, clear, shown_run, workplace
 from builder.recipe.workspace import workspace_of
 from builder.verify.smoke import suite_digest
@@ -89,7 +89,7 @@ def _carry_out(runs: _Mixtures | _Commits, budget: Budget, go: Callable[[Bisect]
     found = go(Bisect(runs=runs, budget=budget, on_step=keep))
     keep(found)
     if found.end == "found":
-        clear(runs.folder, runs.name, [step.outcome for step in found.steps], runs.tools)
+        clear(runs.folder, runs.name, runs.tools)
     return found, file
 
 
@@ -141,7 +141,7 @@ class _Mixtures:
         write_lock(workspace_of(source).lock, files)
 
         def prove(tools: Tools) -> Outcome:
-            tag = f"{TAG}{lock.digest[:12]}"
+            tag = variant_tag(source.root)
             return remembered(self._key(source, lock), tools.store, lambda: prove_locked(source, lock, tools, tag=tag))
 
         return shown_run(what, self.tools, prove)
@@ -151,11 +151,10 @@ class _Mixtures:
         chosen = [move for move in moves if isinstance(move, Move)] if isinstance(moves, frozenset) else []
         lock, files = mixed(self.good.lock, self.bad.lock, chosen)
         moved = any(SOURCES in move.names for move in chosen)
-        recipe = self.bad.source.recipe
-        stack = recipe.stack if moved else self.good.source.recipe.stack
+        recipe, whose = self.bad.source.recipe, (self.bad if moved else self.good).source
         source = replace(
-            self.bad.source,
-            recipe=recipe.model_copy(update={"stack": stack}),
+            whose,  # its own sources lie beside it
+            recipe=recipe.model_copy(update={"stack": whose.recipe.stack}),
             root=self.folder / VARIANTS / lock.digest[:16],
         )
         return source, replace(lock, name=recipe.name), files

@@ -57,7 +57,7 @@ def search_recipe(
         )
         ledger = search.find(smallest=smallest)
         if ledger.end != "budget ended":
-            clear(folder, source.recipe.name, [row.outcome for row in ledger.rows], tools)
+            clear(folder, source.recipe.name, tools)
     return ledger, file
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from builder.build.assembly import has_packages
 from builder.build.stage import build_recipe, find_plan
 from builder.diagnose.model import UNKNOWN
 from builder.diagnose.stage import deciding_check, diagnose_error, diagnose_verdict, explain_verdict
@@ -85,7 +86,7 @@ def try_variant(bench: Bench, edits: Mapping[str, Choice], tools: Tools) -> Outc
         variant, key = bench.variant(edits), trial_key(bench, edits)
     except InvalidDocumentError as error:
         return Outcome(result="refused", cause=error.message, failure=f"recipe: {error.message}")
-    return remembered(key, tools.store, lambda: _go(variant, previous_lock(bench.source), tools))
+    return remembered(key, tools.store, lambda: _go(variant, bench.source, tools))
 
 
 def remembered(key: str, store: Store, run: Callable[[], Outcome]) -> Outcome:
@@ -122,7 +123,8 @@ def trial_key(bench: Bench, edits: Mapping[str, Choice]) -> str:
     )
 
 
-def _go(variant: RecipeFile, base: Lock | None, tools: Tools) -> Outcome:
+def _go(variant: RecipeFile, source: RecipeFile, tools: Tools) -> Outcome:
+    base = previous_lock(source)
     try:
         refuse(preflight(variant.recipe), str(variant.path))
         locked = _lock(variant, base, tools)
@@ -134,13 +136,17 @@ def _go(variant: RecipeFile, base: Lock | None, tools: Tools) -> Outcome:
         if _is_transient(error):
             raise
         return _of_error(error, "unresolvable", variant)
-    return prove_locked(variant, locked, tools, findings, tag=image_tag(locked, base))
+    is_own = variant.recipe == source.recipe and base is not None and base.digest == locked.digest
+    return prove_locked(variant, locked, tools, findings, tag=source.tag if is_own else variant_tag(variant.root))
 
 
 def prove_locked(
     variant: RecipeFile, locked: Lock, tools: Tools, findings: tuple[Finding, ...] = (), *, tag: str
 ) -> Outcome:
-    """Build and prove a locked variant; what does not compile is an outcome, not an error."""
+    """Build and prove a locked variant; what does not compile is an outcome, not an error.
+
+    A variant whose packages are compiled and packed already counts as built: only its papers and labels are its own.
+    """
     placed = replace(variant, tag=tag)
     built = not _was_built(placed, locked, tools)
     try:
@@ -155,14 +161,14 @@ def prove_locked(
     return _of_verdict(verdict, diagnosis).model_copy(update={"built": built})
 
 
-def image_tag(locked: Lock, base: Lock | None) -> str:
-    """Return the tag of a variant's image: that of the recipe itself where the lock is the same."""
-    return "latest" if base is not None and base.digest == locked.digest else f"{TAG}{locked.digest[:12]}"
+def variant_tag(root: Path | None) -> str:
+    """Return the tag of a variant's image, by the folder that the variant has."""
+    return f"{TAG}{root.name if root else ''}"
 
 
 def _was_built(placed: RecipeFile, locked: Lock, tools: Tools) -> bool:
     plan = find_plan(placed, locked, tools.store)
-    return plan is not None and tools.store.result("image", plan.key) is not None
+    return plan is not None and has_packages(plan, tools.store)
 
 
 def _lock(variant: RecipeFile, base: Lock | None, tools: Tools) -> Lock:

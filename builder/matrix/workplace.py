@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from builder.console import InnerConsole
 from builder.document import key_of
-from builder.matrix.trial import TAG
+from builder.matrix.trial import variant_tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,8 +42,8 @@ def shown_run(text: str, tools: Tools, run: Callable[[Tools], Outcome]) -> Outco
     return outcome
 
 
-def clear(folder: Path, name: str, outcomes: list[Outcome], tools: Tools) -> None:
+def clear(folder: Path, name: str, tools: Tools) -> None:
     """Remove the locks of the variants and the tags of their images; layers, wheels and verdicts stay in the store."""
+    for variant in sorted((folder / VARIANTS).glob("*")):
+        tools.engine.remove_image(f"envbuild/{name}:{variant_tag(variant)}")
     shutil.rmtree(folder / VARIANTS, ignore_errors=True)
-    for digest in sorted({outcome.lock_digest for outcome in outcomes if outcome.lock_digest and outcome.image_id}):
-        tools.engine.remove_image(f"envbuild/{name}:{TAG}{digest[:12]}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -129,11 +131,37 @@ class Base(Document):
         return self
 
 
+def _without_login(address: str) -> str:
+    """Refuse an address with a password, and a web address with any login: recipes and locks are committed."""
+    parts = urlsplit(address)
+    if parts.password is not None or (parts.scheme in {"http", "https"} and "@" in parts.netloc):
+        raise ValueError("the address carries a login, which would be committed: put it into ~/.netrc instead")
+    return address
+
+
+def _index_address(address: str) -> str:
+    if urlsplit(address).scheme not in {"http", "https", "file"}:
+        raise ValueError("the address of an index begins with https://, http:// or file://")
+    return _without_login(address)
+
+
 class Index(Document):
     """A package index besides the default one, and the packages that come from it and from nowhere else."""
 
-    url: Annotated[str, _says("the address of the index (PEP 503)")]
+    url: Annotated[str, AfterValidator(_index_address), _says("the address of the index (PEP 503)")]
     packages: Annotated[tuple[str, ...], _list("the packages that come from it, and only from it", least=1)]
+
+
+def _claimed_once(indexes: dict[str, Index]) -> dict[str, Index]:
+    """Refuse a package that two indexes claim, or one twice (names as PEP 503 compares them)."""
+    claims: dict[str, str] = {}
+    for name, index in indexes.items():
+        for package in index.packages:
+            plain = re.sub(r"[-_.]+", "-", package).lower()
+            if plain in claims:
+                raise ValueError(f"{plain} is claimed twice, by {claims[plain]} and {name}: a package has one index")
+            claims[plain] = name
+    return indexes
 
 
 class Fix(Document):
@@ -173,11 +201,15 @@ def _short_form(value: Any) -> Any:  # noqa: ANN401 - what YAML gives
     return {"version": value} if isinstance(value, str) else value
 
 
+def _git_address(address: str | None) -> str | None:
+    return _without_login(address) if address is not None else None
+
+
 class Package(Document):
     """One pin of the stack: a released version, a git commit, or a folder beside the recipe."""
 
     version: Annotated[Version | None, _says("a released version")] = None
-    git: Annotated[str | None, _says("the address of a git repository")] = None
+    git: Annotated[str | None, AfterValidator(_git_address), _says("the address of a git repository")] = None
     commit: Annotated[Commit | None, _says("the commit of the git repository, by its full hash")] = None
     subdirectory: Annotated[str | None, _says("the folder of the repository that holds the package")] = None
     patches: Annotated[tuple[str, ...], _list("patch files beside the recipe, applied in this order")] = ()
@@ -281,7 +313,11 @@ class Recipe(Document):
     python: Annotated[MinorVersion, _says("the Python of the image, such as '3.11'")]
     cuda: Annotated[MinorVersion | None, _says("the CUDA toolkit that compiles, such as '13.1'")] = None
     as_of: Annotated[Date | None, _says("take no package that is newer than this day", alias="as-of")] = None
-    indexes: Annotated[dict[Name, Index], _says("package indexes besides the default one, by a name you choose")] = {}
+    indexes: Annotated[
+        dict[Name, Index],
+        AfterValidator(_claimed_once),
+        _says("package indexes besides the default one, by a name you choose"),
+    ] = {}
     stack: Annotated[
         dict[Name, Annotated[Package, BeforeValidator(_short_form)]],
         AfterValidator(_not_empty),

@@ -12,7 +12,7 @@ from builder.cli import run
 from builder.diagnose import diagnose
 from builder.diagnose.cures import edits_between, finding_of, note_verdict, offer_of, save_offer
 from builder.diagnose.diagnosing import diagnose_files
-from builder.diagnose.stage import brief_lines, diagnose_error, explain_verdict
+from builder.diagnose.stage import brief_lines, diagnose_error, explain_verdict, recipe_at
 from builder.engine import Exit
 from builder.errors import BuildFailedError, InvalidDocumentError, ResolveError, StaleLockError
 from builder.lock.model import Lock
@@ -91,6 +91,32 @@ def test_a_failed_stage_is_diagnosed_from_its_log_and_else_from_its_evidence(tmp
     by_evidence = diagnose_error(BuildFailedError("it failed", evidence=("no space left on device",)), None)
     assert by_evidence is not None
     assert by_evidence.causes[0].kind == "disk-full"
+
+
+def test_a_lock_that_finds_no_network_is_not_explained_by_what_servers_say() -> None:
+    said = "fatal: unable to access 'https://git.example.org/x.git/': Failed to connect to port 443: Connection refused"
+    assert diagnose([said]).phase == "model load"  # as a server's log it would mean the model's download
+    assert (
+        diagnose_error(ResolveError("stack.x: the repository cannot be had", remedy="", evidence=(said,)), None) is None
+    )
+
+
+def test_a_lock_that_cannot_be_read_does_not_hide_the_error_that_said_so(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipes" / "x.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text(RECIPE_FOR_LOCK, encoding="utf-8")
+    (tmp_path / "lockfiles").write_text("a file, no folder", encoding="utf-8")
+    assert diagnose_error(ResolveError("no lock", remedy=""), recipe_at(recipe)) is None
+
+
+RECIPE_FOR_LOCK = """\
+version: 1
+name: x
+target: {gpu: rtx-pro-6000}
+base: {debian: bookworm}
+python: "3.11"
+stack: {torch: "2.9.1"}
+"""
 
 
 @pytest.mark.parametrize(

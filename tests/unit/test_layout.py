@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build.layout import read_layout_image, write_layout
+from builder.build.layout import opened_layout, read_layout_image, write_layout
 from builder.document import sha256_bytes, sha256_file
 from builder.errors import BuildFailedError, InvalidDocumentError, UsageError
 from builder.store import Store
@@ -130,3 +131,17 @@ def test_parts_that_do_not_belong_together_are_refused(image: Image, store: Stor
     (tmp_path / "out" / "index.json").write_text(json.dumps(index))
     with pytest.raises(InvalidDocumentError, match="does not unpack to sha256:"):
         read_layout_image(tmp_path / "out", Store(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("kept", [10, 600, 1500])
+def test_a_tar_file_that_is_cut_off_is_refused_in_a_sentence(tmp_path: Path, kept: int) -> None:
+    whole = tmp_path / "whole.tar"
+    with tarfile.open(whole, "w") as archive:
+        for name, data in (("oci-layout", b'{"imageLayoutVersion":"1.0.0"}'), ("index.json", b"{}" * 700)):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(whole.read_bytes()[:kept])
+    with pytest.raises(InvalidDocumentError, match=r"cut\.tar"), opened_layout(cut) as layout:
+        layout.index()
