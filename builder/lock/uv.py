@@ -14,6 +14,7 @@ from uv import find_uv_bin
 
 from builder import process
 from builder.document import key_of
+from builder.download import shown
 from builder.errors import ResolveError
 from builder.lock.conflict import ROOT, UnsatisfiableError, find_conflict
 from builder.lock.index import INDEX_REMEDY, configured_index
@@ -46,6 +47,7 @@ PASSED = frozenset(
 )
 CREDENTIALS = re.compile(r"UV_INDEX_.+_(USERNAME|PASSWORD)")
 ANSWER = "pylock.toml"
+ABSENT = re.compile(r"not found in the package registry|there (?:is|are) no versions? of")
 # How uv frames and begins the statements of its explanations; all other lines continue the one before.
 FRAME = re.compile(r"^[\s│]*([\N{MULTIPLICATION SIGN}╰├][─▶\s]*|error: |cause: |Caused by: )?(.*?)\s*$")
 STARTS = ("Because ", "And ", "hint: ")
@@ -85,7 +87,7 @@ def ask_uv(question: Question, previous: bytes, store: Store, settings: Settings
             without=[name for name in os.environ if name.startswith("UV_") and not _may_pass(name)],
         )
         if ended.code != 0:
-            raise _failure(ended, question, store)
+            raise _failure(ended, question, store, settings)
         return (folder / ANSWER).read_bytes()
 
 
@@ -164,17 +166,22 @@ def _may_pass(name: str) -> bool:
     return name in PASSED or CREDENTIALS.fullmatch(name) is not None
 
 
-def _failure(ended: Completed, question: Question, store: Store) -> ResolveError:
+def _failure(ended: Completed, question: Question, store: Store, settings: Settings) -> ResolveError:
     said = explanation(ended.stderr.decode(errors="replace"))
     if ended.code != UNSATISFIABLE:
         return ResolveError("uv could not resolve the pins", remedy=INDEX_REMEDY, evidence=said)
     conflict = find_conflict(said)
     with store.log(f"resolve-{key_of(question.requirements)[:16]}.log") as log:
         log.write("".join(f"{line}\n" for line in said).encode())
+    lines = conflict.lines if conflict else said
     remedy = "change one of the pins named here, or overrule a requirement in `overrides` and say why"
+    if any(ABSENT.search(line) for line in lines):  # a wrong index looks like this, too
+        index = configured_index(settings)
+        asked = f" ({shown(index)} was asked)" if index else ""
+        remedy = f"correct the name or the version; if they are right, {INDEX_REMEDY}{asked}"
     return UnsatisfiableError(
         f"no set of wheels satisfies the pins for {question.target}",
         remedy=f"{remedy}; uv's whole proof is in {log.name}" if conflict else remedy,
-        evidence=conflict.lines if conflict else said,
+        evidence=lines,
         conflict=conflict,
     )

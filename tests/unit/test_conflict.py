@@ -110,6 +110,22 @@ def test_what_uv_adds_about_the_day_of_the_question_is_kept(index: PackageIndex,
     assert "2026-03-01" in evidence[-1]
 
 
+def test_a_package_that_the_index_does_not_have_may_mean_that_the_index_is_wrong(
+    index: PackageIndex, tmp_path: Path
+) -> None:
+    index.add("a", "1.0")
+    for pin in ("nosuch==1.0", "a==9.0"):
+        remedy = refused(index, tmp_path, pin).remedy
+        assert remedy is not None
+        assert "ENVBUILD_INDEX_URL" in remedy
+        assert f"({index.url} was asked)" in remedy
+    index.add("b", "1.0", "a==1.0")
+    index.add("c", "1.0", "a!=1.0")
+    conflict = refused(index, tmp_path, "b", "c").remedy
+    assert conflict is not None
+    assert conflict.startswith("change one of the pins")
+
+
 def test_words_without_a_fact_are_no_proof() -> None:
     assert find_conflict(()) is None
     assert (
