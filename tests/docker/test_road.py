@@ -166,7 +166,7 @@ def test_a_kernel_that_does_not_compile_is_named_with_the_compilers_own_words(wo
     source = workspace / COMPILED
     source.write_text(source.read_text() + "#error this kernel is broken\n")
     before = results(store, "wheel")
-    ended = envbuild(workspace, "make", "--locked", "--json", QUICKSTART)
+    ended = envbuild(workspace, "make", "--locked", "--retry", "--json", QUICKSTART)  # the store knows earlier runs
     assert ended.code == 7, ended.err
     error = ended.document["error"]
     assert error["message"] == "compiling nvfp4-kernels failed with exit code 1"
@@ -174,6 +174,9 @@ def test_a_kernel_that_does_not_compile_is_named_with_the_compilers_own_words(wo
     log = Path(error["remedy"].removeprefix("the whole log is in "))
     assert "this kernel is broken" in log.read_text()
     assert results(store, "wheel") == before
+    again = envbuild(workspace, "make", "--locked", "--json", QUICKSTART)
+    assert again.code == 7
+    assert again.document["error"]["message"] == f"{error['message']}, as it did before with exactly these inputs"
 
 
 def test_a_stale_lock_is_refused_and_the_changed_field_is_named(workspace: Path) -> None:
