@@ -205,10 +205,13 @@ def test_a_commit_that_the_repository_does_not_have_is_named(tmp_path: Path, sto
 def test_a_repository_that_cannot_be_reached_is_named_without_its_password_and_with_the_setting_of_a_mirror(
     tmp_path: Path, store: Store
 ) -> None:
+    mirror = '[url "http://user:s3cret@127.0.0.1:9/"]\n\tinsteadOf = https://git.example.org/\n'
+    (tmp_path / ".gitconfig").write_text(mirror)
     with pytest.raises(EnvbuildError) as caught:
-        locked_source(wish(tmp_path, store, git="http://user:s3cret@127.0.0.1:9/pkg.git", commit="1" * 40))
+        locked_source(wish(tmp_path, store, git="https://git.example.org/pkg.git", commit="1" * 40))
     assert caught.value.exit_code == 6
-    assert caught.value.message == "stack.pkg: the git repository http://127.0.0.1:9/pkg.git cannot be reached"
+    assert caught.value.message == "stack.pkg: the git repository https://git.example.org/pkg.git cannot be reached"
+    assert "127.0.0.1" in "\n".join(caught.value.evidence)
     assert "insteadOf" in caught.value.remedy
     assert "s3cret" not in "\n".join((caught.value.message, caught.value.remedy, *caught.value.evidence))
 
