@@ -174,7 +174,8 @@ def test_the_budget_ends_the_search_and_a_failure_that_no_axis_touches_ends_it_w
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forget(project)
-    shutil.rmtree(project.store.root / "results" / "layer", ignore_errors=True)
+    for kind in ("image", "layer"):
+        shutil.rmtree(project.store.root / "results" / kind, ignore_errors=True)
     code, ledger, _ = search(capsys, "--builds", "1", *axis_options(*AXES))
     assert (code, ledger["end"], ledger["builds"]) == (12, "budget ended", 1)
     code, ledger, _ = search(capsys, *axis_options("transformers=5.2.0", "odd=left"))
