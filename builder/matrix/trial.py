@@ -168,7 +168,10 @@ def variant_tag(root: Path | None) -> str:
 
 def _was_built(placed: RecipeFile, locked: Lock, tools: Tools) -> bool:
     plan = find_plan(placed, locked, tools.store)
-    return plan is not None and has_packages(plan, tools.store)
+    if plan is None:
+        return False
+    # The wheels of an image that was made need not be laid out again, which takes seconds.
+    return tools.store.result("image", plan.key) is not None or has_packages(plan, tools.store)
 
 
 def _lock(variant: RecipeFile, base: Lock | None, tools: Tools) -> Lock:
