@@ -25,7 +25,7 @@ POLICY = click.option(
     help="A file with what is asked: target, levels, max-age, waivers.",
 )
 PUBLIC_KEY = click.option("--key", required=True, metavar="KEY", help="The public key: a PEM file, or env:NAME.")
-MOVE_BACK = click.option("--move-back", is_flag=True, help="Move tags also where they name a newer image.")
+MOVE_BACK = click.option("--move-back", is_flag=True, help="Move tags also where a newer image was published.")
 
 
 @click.command()

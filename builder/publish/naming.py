@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from builder.publish.aliases import MARK, companion
 from builder.recipe.targets import find_target
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from builder.recipe.model import Package
 
 LONGEST = 128  # characters of a tag (OCI distribution specification 1.1)
-LOCK, IMAGE, COMMIT = 12, 8, 8  # hexadecimal digits
+ROOM = LONGEST - MARK - 1  # of a tag that moves, which leaves some for its companion
+LOCK, COMMIT = 12, 8  # hexadecimal digits
 _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -24,18 +26,17 @@ def fixed_tag(image: ProvenImage) -> str:
 
     A lock does not fix folders beside the recipe and envbuild's own layout, so the image's digest is a part of it.
     """
-    return f"{lock_tag(image)}-{image.digest.removeprefix('sha256:')[:IMAGE]}"
+    return companion(lock_tag(image), image.digest)
 
 
 def moving_tags(image: ProvenImage) -> tuple[str, ...]:
     """Return the tags that move to newer images: by lock, by stack, by recipe."""
-    return tuple(dict.fromkeys((lock_tag(image), stack_tag(image, LONGEST), _clean(image.recipe.name))))
+    return tuple(dict.fromkeys((lock_tag(image), stack_tag(image, ROOM), _clean(image.recipe.name)[:ROOM])))
 
 
 def lock_tag(image: ProvenImage) -> str:
     """Return the tag of the newest image of a lock."""
-    room = LONGEST - LOCK - IMAGE - 2
-    return f"{stack_tag(image, room)}-{image.lock.digest[:LOCK]}"
+    return f"{stack_tag(image, ROOM - LOCK - 1)}-{image.lock.digest[:LOCK]}"
 
 
 def stack_tag(image: ProvenImage, room: int) -> str:

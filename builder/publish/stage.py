@@ -11,7 +11,7 @@ from builder.build.image import MANIFEST_TYPE
 from builder.build.published import push_image
 from builder.document import Document, key_of
 from builder.errors import NotVerifiedError, RegistryError
-from builder.publish.aliases import Age, Moved, move_alias
+from builder.publish.aliases import Age, Moved, companion, move_alias
 from builder.publish.bundles import CREATED, attachment_of, read_attestations
 from builder.publish.cosign_tags import put_attestations, put_signature
 from builder.publish.envelope import seal
@@ -63,18 +63,18 @@ def publish_recipe(
     Raises NotVerifiedError, before anything is sent, or RegistryError.
     """
     image = proven_image(source, tools.store)
-    fixed = fixed_tag(image)
+    fixed, tags = fixed_tag(image), moving_tags(image)
     with RegistryClient(tools.settings) as client:
         shelf = RegistryShelf(client=client, repository=repository)
-        _refuse_taken(shelf, fixed, image)
+        for tag in tags:
+            _refuse_taken(shelf, companion(tag, image.digest), image)
         with tools.console.step(f"push {image.digest[:19]} to {repository}") as step:
             pushed = push_image(image.image, repository.at(image.digest), tools.store, client, show_progress(step))
             sent = pushed.sent - len(image.image.manifest)
             step.end(f"{sent >> 20} MiB sent" if sent else "all of it was there")
         manifest = Manifest(media_type=MANIFEST_TYPE, data=image.image.manifest, source=str(repository))
         attached = _attach_proof(shelf, manifest, image, signer, tools)
-        client.put_manifest(repository.at(fixed), manifest.data, manifest.media_type)
-        moving = move_tags(shelf, moving_tags(image), manifest, age_of(image), tools.console, back=move_back)
+        moving = move_tags(shelf, tags, manifest, age_of(image), tools.console, back=move_back)
     return Published(
         reference=f"{repository}@{image.digest}",
         digest=image.digest,
@@ -93,7 +93,7 @@ def move_tags(
     for tag in tags:
         moved[tag] = move_alias(shelf, tag, image, age, back=back)
         if moved[tag] == "kept":
-            console.warn(f"{tag} stays: it names a newer image (--move-back moves it all the same)")
+            console.warn(f"{tag} stays: a newer image was published under it (--move-back moves it all the same)")
         if moved[tag] == "unknown":
             console.warn(f"{tag} stays: it names an image that envbuild did not publish (--move-back moves it)")
     return moved

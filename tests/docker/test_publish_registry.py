@@ -109,7 +109,8 @@ def test_what_is_published_is_proven_by_its_key_alone(enemy: Enemy, published: P
     assert report.proven == ("signature", "SBOM", "provenance", "verdict")
     assert report.bytes_read == sum(blob.size for blob in (enemy.image.config, *enemy.image.layers))
     tags = {tag for tag in enemy.client.tags(enemy.repository) if not tag.startswith("sha256-")}
-    assert tags == {published.tag, *published.moving}
+    assert tags == {*published.moving, *(f"{tag}-{enemy.image.digest[7:15]}" for tag in published.moving)}
+    assert published.tag in tags
     assert set(published.moving.values()) == {"moved"}
 
 
@@ -215,6 +216,42 @@ def test_of_publishers_at_once_the_newest_image_keeps_the_tags(
         digests = list(pool.map(publish, projects))
     assert len(set(digests)) == 4
     assert client.manifest(repository.at("small")).digest == digests[-1]
+
+
+def test_a_newer_image_that_comes_between_an_older_ones_look_and_its_write_gets_the_tag(
+    client: RegistryClient, repository: Repository, signer: KeySigner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = (proven_project(tmp_path / name, content=name.encode()) for name in ("older", "newer"))
+    prove(older, finished="2026-11-01T00:00:00+00:00")
+    prove(newer, finished="2026-11-02T00:00:00+00:00")
+    put, done = RegistryClient.put_manifest, list[str]()
+
+    def put_late(self: RegistryClient, reference: Reference, *args: Any, **named: Any) -> Any:
+        if reference == repository.at("small") and not done:
+            done.append("begun")
+            done.append(publish_recipe(newer.source, repository, signer, newer.tools).digest)
+        return put(self, reference, *args, **named)
+
+    monkeypatch.setattr(RegistryClient, "put_manifest", put_late)
+    published = publish_recipe(older.source, repository, signer, older.tools)
+    assert client.manifest(repository.at("small")).digest == done[1] != published.digest
+    assert published.moving["small"] == "kept"
+
+
+def test_after_a_tag_went_back_only_the_newest_of_all_moves_it_again(
+    client: RegistryClient, repository: Repository, signer: KeySigner, tmp_path: Path
+) -> None:
+    projects = [proven_project(tmp_path / str(day), content=bytes([day])) for day in range(1, 5)]
+    for day, project in enumerate(projects, 1):
+        prove(project, finished=f"2026-11-0{day}T00:00:00+00:00")
+
+    def publish(day: int, *, move_back: bool = False) -> str:
+        project = projects[day - 1]
+        return publish_recipe(project.source, repository, signer, project.tools, move_back=move_back).moving["small"]
+
+    assert [publish(3), publish(1, move_back=True), publish(2), publish(4)] == ["moved", "moved", "kept", "moved"]
+    tags = [tag for tag in client.tags(repository) if re.fullmatch(r"small-[0-9a-f]{8}", tag)]
+    assert len(tags) == 4
 
 
 # promotion
