@@ -13,7 +13,7 @@ from builder.lock.question import changed_fields, question_of
 from builder.lock.resolve import NOTHING, resolve_lock
 from builder.lock.update import check_update
 from builder.lock.writing import write_lock
-from builder.recipe.workspace import workspace_of
+from builder.recipe.workspace import refuse_namesake, workspace_of
 from builder.store import mended
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def lock_recipe(source: RecipeFile, tools: Tools, *, update: Update = NOTHING) -
     Shows what changed. Raise UsageError for a name in `update` that the lock does not have, StaleLockError where there
     is no lock to update.
     """
+    refuse_namesake(source)
     with tools.store.exclusive(f"lock-{key_of(str(workspace_of(source).lock))}"):
         return _lock_recipe(source, tools, update)
 

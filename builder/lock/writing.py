@@ -10,7 +10,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from builder.document import write_atomic
-from builder.errors import BuildFailedError
+from builder.errors import unwritten
 from builder.lock.lockfile import COMPILER, LOCK, PYLOCK, TOOLCHAIN
 from builder.store import is_running
 
@@ -43,7 +43,8 @@ def write_lock(folder: Path, files: dict[str, bytes]) -> None:
             elif not exchange(made, place):
                 _move(order, made, place)
     except OSError as error:
-        raise BuildFailedError(
+        raise unwritten(
+            error,
             f"the lock in {folder} cannot be written: {error.strerror}; what was there is whole",
             remedy="make room on its disk, or make the folder writable",
         ) from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from builder.errors import InvalidDocumentError
+from builder.errors import InvalidDocumentError, UsageError
 from builder.recipe.complaints import complaints_of, stack_complaints
 from builder.recipe.model import Recipe
 from builder.recipe.yaml_text import Complaint, Location, Place, YamlText, dotted, read_yaml
@@ -39,23 +39,30 @@ class RecipeFile:
         return self.path.parent
 
     def place_of(self, *location: str | int) -> str:
-        """Return where a key of the recipe stands, as `file:line:column: path`; without the line if that is unknown."""
-        line, column = self.places.get(location, (0, 0))
+        """Return where a key of the recipe stands, as `file:line:column: path`, or the nearest key above it.
+
+        Without the line where even that is unknown.
+        """
+        above = (location[:length] for length in range(len(location), 0, -1))
+        line, column = next((self.places[key] for key in above if key in self.places), (0, 0))
         where = f"{self.path}:{line}:{column}" if line else str(self.path)
         return f"{where}: {dotted(location)}"
 
 
 def read_recipe(path: Path) -> RecipeFile:
-    """Read a recipe; raise InvalidDocumentError with every complaint as `file:line:column: path: message`."""
+    """Read a recipe; raise InvalidDocumentError with every complaint as `file:line:column: path: message`.
+
+    Raise UsageError where there is no file that can be read.
+    """
     try:
         _refuse_no_file(path)
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InvalidDocumentError(f"{path}: no such recipe", remedy=_suggest_file(path)) from None
+        raise UsageError(f"{path}: no such recipe", remedy=_suggest_file(path)) from None
     except UnicodeDecodeError as error:
         raise InvalidDocumentError(f"{path}: byte {error.start} is not UTF-8 text") from None
     except OSError as error:
-        raise InvalidDocumentError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=_suggest_file(path)) from None
     read, recipe, complaints = _parse(text)
     if recipe is None:
         raise InvalidDocumentError("\n".join(complaint_lines(complaints, str(path))), remedy="")
@@ -99,7 +106,7 @@ def _refuse_no_file(path: Path) -> None:
     kinds = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
     if not stat.S_ISREG(mode):
         what = next((words for is_kind, words in kinds.items() if is_kind(mode)), "a device")
-        raise InvalidDocumentError(f"{path}: this is {what}, not a file", remedy="give the path of a recipe's file")
+        raise UsageError(f"{path}: this is {what}, not a file", remedy="give the path of a recipe's file")
 
 
 def _suggest_file(path: Path) -> str:
