@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -14,9 +15,11 @@ from builder.preflight.doctor import doctor_findings
 from builder.preflight.findings import Finding
 from builder.preflight.host import host_facts
 from builder.preflight.host_script import driver_script
+from builder.store import FOLDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from rich.console import RenderableType
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from builder.recipe.source import RecipeFile
     from builder.settings import Settings
 
+_STORE_REMEDY = "set ENVBUILD_STORE to a folder that you can write"
 STYLES = {
     "ok": ("ok", "green"),
     "notice": ("note", "cyan"),
@@ -67,9 +71,21 @@ def _engine(engine: Callable[[], EngineFacts]) -> Finding:
 
 
 def _store(settings: Settings) -> Finding:
-    if not settings.store.exists():
-        return _say("store", "ok", f"{settings.store} is made by the first build")
-    return _say("store", "ok", f"{settings.store}")
+    place = settings.store
+    if not os.path.lexists(place):
+        ground = next(folder for folder in place.parents if os.path.lexists(folder))
+        if ground.is_dir() and os.access(ground, os.W_OK | os.X_OK):
+            return _say("store", "ok", f"{place} is made by the first build")
+        return _say("store", "error", f"{place} cannot be made: {_refusal(ground)}", _STORE_REMEDY)
+    folders = (place, *(folder for name in FOLDERS if os.path.lexists(folder := place / name)))
+    wrong = next((folder for folder in folders if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK))), None)
+    if wrong is not None:
+        return _say("store", "error", _refusal(wrong), _STORE_REMEDY)
+    return _say("store", "ok", f"{place}")
+
+
+def _refusal(place: Path) -> str:
+    return f"{place} cannot be written" if place.is_dir() else f"{place} is no folder"
 
 
 def _say(rule: str, severity: str, sentence: str, remedy: str = "") -> Finding:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import BuildFailedError, UsageError
+from builder.errors import BuildFailedError, UsageError, unwritten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,12 +35,19 @@ def _is_empty(place: Path) -> bool:
 def unfinished(target: Path) -> Iterator[Path]:
     """Give a free name beside the target; what the block leaves under it becomes the target if the block ends well.
 
-    Raises UsageError if the target is taken, BuildFailedError if the disk refuses; then nothing is left of it.
+    Raises UsageError if the target is taken or may not be written, BuildFailedError if the disk refuses; then nothing
+    is left of it.
     """
     refuse_taken([target])
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        room = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise unwritten(
+            error, f"{target} cannot be written: {error.strerror}", remedy="name a place that you can write"
+        ) from error
+    try:
+        with room as folder:
             path = Path(folder) / target.name
             yield path
             if target.is_dir():

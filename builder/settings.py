@@ -13,7 +13,8 @@ from builder.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SIZE = re.compile(r"([0-9]+)([mg])i?b?")
+SIZE = re.compile(r"([0-9]{1,7})([mg])i?b?")
+COUNT = re.compile(r"[1-9][0-9]{0,5}")
 MIRROR = re.compile(r"ENVBUILD_INDEX_[A-Z0-9_]+_URL")
 
 
@@ -111,6 +112,6 @@ def count_of(text: str | None, place: str) -> int | None:
     """Return the positive number in a text; `place` names it in the error."""
     if text is None:
         return None
-    if not text.strip().isdecimal() or int(text) == 0:
+    if not COUNT.fullmatch(text.strip()):
         raise UsageError(f"{place}: {text!r} is no number of jobs", remedy="give a number from 1 on")
     return int(text)

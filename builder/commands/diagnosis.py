@@ -33,6 +33,8 @@ def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, expla
     from builder.diagnose import explain, render
 
     if explained is not None:
+        if logs or recipe is not None:
+            raise UsageError("--explain reads no log", remedy="give either --explain CLASS, or logs to diagnose")
         text = explain(explained, findings=_findings())
         if state.console.json:
             state.console.document({"class": explained, "text": text})
@@ -41,7 +43,7 @@ def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, expla
         return ExitCode.DONE
     if not logs:
         raise UsageError("which log?", remedy="give the path of a log, or `-` for standard input")
-    diagnosis = _diagnosis(logs, recipe)
+    diagnosis = _diagnosis(state, logs, recipe)
     if state.console.json:
         state.console.document(diagnosis.reported.to_plain())
     else:
@@ -49,11 +51,11 @@ def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, expla
     return ExitCode.DONE
 
 
-def _diagnosis(logs: tuple[Path, ...], recipe: Path | None) -> Diagnosis:
+def _diagnosis(state: State, logs: tuple[Path, ...], recipe: Path | None) -> Diagnosis:
     from builder.diagnose import diagnose_files
 
     if recipe is None:
-        return diagnose_files(logs, findings=_findings())
+        return diagnose_files(logs, findings=_findings(), warn=state.console.warn)
     from builder.lock.lockfile import read_lock
     from builder.recipe.source import read_recipe
     from builder.recipe.targets import find_target
@@ -66,6 +68,7 @@ def _diagnosis(logs: tuple[Path, ...], recipe: Path | None) -> Diagnosis:
         lock=read_lock(workspace_of(source).lock, source.recipe.name),
         target=find_target(source.recipe.target.gpu).capability,
         findings=_findings(),
+        warn=state.console.warn,
     )
 
 

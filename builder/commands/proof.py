@@ -9,6 +9,7 @@ import click
 
 from builder.commands.complete import complete_recipes, complete_targets
 from builder.commands.state import conclude, json_option
+from builder.commands.values import DAY, OUTPUT_FILE, Limit
 from builder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,12 +47,12 @@ RECIPE_ENDINGS = (".yaml", ".yml")
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=Limit(min=1, max=7 * DAY),
     default=1200.0,
     show_default=True,
     help="Seconds for each check of an image or of the interpreter at hand; a server compiles kernels at first.",
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the verdict to this file too.")
+@click.option("--out", type=OUTPUT_FILE, help="Write the verdict to this file too.")
 @json_option
 @click.pass_obj
 def smoke(
