@@ -13,7 +13,7 @@ import click
 
 from builder.commands import diagnosis, grid, insight, keep, matrix, project, proof, publish, road, wheels
 from builder.commands.state import State
-from builder.errors import EnvbuildError, ExitCode, StoppedError, UsageError, unwritten
+from builder.errors import EnvbuildError, ExitCode, InterruptionError, UsageError, unwritten
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -152,7 +152,7 @@ def command_path(arguments: list[str]) -> str:
 
 
 def _stopped(state: State) -> int:
-    error = StoppedError("interrupted")
+    error = InterruptionError("interrupted")
     state.console.say(f"{error.message}: {error.remedy}")
     if state.console.json:
         state.console.document({"error": _error_document(error)})

@@ -92,7 +92,7 @@ class RegistryError(EnvbuildError):
     exit_code = 11
 
 
-class StoppedError(EnvbuildError):
+class InterruptionError(EnvbuildError):
     """A person, or the system, has stopped the command."""
 
     exit_code = 130

@@ -527,3 +527,42 @@ def test_a_store_that_may_not_be_written_is_a_problem(tmp_path: Path) -> None:
         folder.chmod(0o755)
     ended = run_program([sys.executable, "-c", program, str(place)], environment={"PYTHONPATH": str(PROJECT)})
     assert ended.text == f"error {place} cannot be written\n"
+
+
+FIELDS = {
+    "path": "  x: {path: ../nowhere}\n",
+    "patches": "  x:\n    version: '1'\n    patches: [no.patch]\n    build: {}\n",
+}
+
+
+@pytest.mark.parametrize("command", ["check", "lock"])
+@pytest.mark.parametrize("field", FIELDS)
+def test_what_a_recipe_names_beside_itself_is_looked_for_before_any_work(
+    command: str, field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "recipes" / "x.yaml"
+    path.parent.mkdir()
+    head = RECIPE.format(gpu="h200").replace('stack: {a: "1"}\n', "cuda: '13.0'\nstack:\n")
+    path.write_text(head + FIELDS[field], encoding="utf-8")
+    assert run([command, str(path)]) == 3
+    said = capsys.readouterr().err
+    line = 1 + next(number for number, text in enumerate(path.read_text().splitlines()) if f"{field}:" in text)
+    assert f"error: {path}:{line}:" in said
+    assert f" stack.x.{field}: " in said
+    assert "No such file or directory" in said
+
+
+@pytest.mark.parametrize("command", ["check", "lock", "make"])
+def test_two_recipes_do_not_share_a_lock_by_having_one_name(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "recipes" / "deep"
+    folder.mkdir(parents=True)
+    first, second = folder.parent / "first.yaml", folder / "second.yaml"
+    for path in (first, second):
+        path.write_text(RECIPE.format(gpu="h200"), encoding="utf-8")
+    assert run([command, str(second)]) == 3
+    assert f"{second}:2:1: name: {first} has the same name" in capsys.readouterr().err
+    first.write_text(RECIPE.format(gpu="h200").replace("name: h200", "name: h200-first"), encoding="utf-8")
+    (folder / "link.yaml").symlink_to(second)
+    assert run(["check", str(second)]) == 0

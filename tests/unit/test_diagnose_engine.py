@@ -288,3 +288,19 @@ def test_a_class_is_explained_with_findings_and_sources_and_a_wrong_name_gets_th
     with pytest.raises(UsageError) as error:
         explain("shared-memory")
     assert "shared-memory-exceeded" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HTTP status client error (429 Too Many Requests) for url (http://index/simple/packaging/)",
+        "InRelease: could not be fetched in 5 attempts: HTTP 429 Too Many Requests",
+        "requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: https://hub/api",
+        "toomanyrequests: You have reached your pull rate limit.",
+    ],
+)
+def test_who_asks_too_often_is_told_to_wait(line: str) -> None:
+    (first, *_) = diagnose(["Request failed after 3 retries in 7.1s", line]).causes
+    assert first.finding == "asked-too-often"
+    assert first.remedy.startswith("wait some minutes")
+    assert first.evidence[0].line == 2

@@ -148,7 +148,7 @@ def test_a_local_package_without_proper_declarations_is_refused(
     text: str, error: type[Exception], said: str, tmp_path: Path
 ) -> None:
     add_package(tmp_path / "kernels", text)
-    with pytest.raises(error, match=rf"^stack\.my-kernels\.path: .*{said}"):
+    with pytest.raises(error, match=rf"stack\.my-kernels\.path: .*{said}"):
         requirements_of(recipe({"my-kernels": {"path": "kernels"}}), tmp_path)
 
 
