@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.commands.complete import complete_recipes
+from builder.commands.complete import complete_classes, complete_recipes
 from builder.commands.state import RECIPE_PATH, json_option
 from builder.errors import ExitCode, UsageError
 
@@ -22,7 +22,13 @@ FINDINGS = Path("findings")
 @click.command()
 @click.argument("logs", nargs=-1, type=LOG)
 @click.option("--recipe", type=RECIPE_PATH, shell_complete=complete_recipes, help="The recipe that the logs are of.")
-@click.option("--explain", "explained", metavar="CLASS", help="Print what is known of a class of failures.")
+@click.option(
+    "--explain",
+    "explained",
+    metavar="CLASS",
+    shell_complete=complete_classes,
+    help="Print what is known of a class of failures.",
+)
 @json_option
 @click.pass_obj
 def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, explained: str | None) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from builder.commands.complete import complete_cells
 from builder.commands.state import json_option
 from builder.commands.values import OUTPUT_FILE, OutputPath
 from builder.errors import ExitCode, UsageError
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
     from builder.matrix.grid import MatrixFile
 
 FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default=Path("matrix.yaml"))
-CELL = click.option("--cell", "names", multiple=True, metavar="NAME", help="Only this cell (again for more).")
+CELL = click.option(
+    "--cell",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_cells,
+    help="Only this cell (again for more).",
+)
 
 
 @click.group()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from builder.commands.complete import complete_sides
 from builder.commands.state import RECIPE, SAVE_FINDING, json_option
 from builder.commands.values import Limit
 from builder.errors import ExitCode
@@ -103,7 +104,12 @@ def search(
 
 
 @click.command()
-@click.argument("what", nargs=-1, metavar="GOOD BAD | RECIPE PACKAGE GOOD_COMMIT BAD_COMMIT")
+@click.argument(
+    "what",
+    nargs=-1,
+    metavar="GOOD BAD | RECIPE PACKAGE GOOD_COMMIT BAD_COMMIT",
+    shell_complete=complete_sides,
+)
 @budget_options
 @json_option
 @click.pass_obj

@@ -58,7 +58,10 @@ def schema(context: click.Context, *, write: bool, check: bool) -> int:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, *, shell: str) -> int:
-    """Print the script that makes a shell complete commands, options, recipes, GPUs and packages."""
+    """Print the script that makes a shell complete commands, options and what they take.
+
+    Example, for bash: eval "$(envbuild completion bash)"
+    """
     from click.shell_completion import get_completion_class
 
     state: State = context.obj

@@ -195,6 +195,17 @@ def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         (("lock", "--update", "tokeni"), []),
         (("status", "--target", "rtx-pro-6000-m"), ["plain,rtx-pro-6000-max-q"]),
         (("check", "elsewhere/x"), ["file,elsewhere/x"]),
+        (("wheels", "recipes/qu"), [f"plain,{QUICKSTART}"]),
+        (("search", "recipes/qu"), [f"plain,{QUICKSTART}"]),
+        (("publish", "recipes/qu"), [f"plain,{QUICKSTART}"]),
+        (("bisect", "recipes/qu"), [f"plain,{QUICKSTART}"]),
+        (("bisect", "recipes/sm120-glm5.yaml", "sgl"), ["plain,sglang"]),
+        (("diagnose", "--explain", "toolchain-too-old-f"), ["plain,toolchain-too-old-for-architecture"]),
+        (("matrix", "run", "--cell", "no-such"), []),
+        (("matrix", "run", "nowhere.yaml", "--cell", ""), []),
+        (("report", "--mark"), ["plain,--markdown"]),
+        (("verify", "--max"), ["plain,--max-age"]),
+        (("promote", "--move"), ["plain,--move-back"]),
     ],
 )
 def test_a_shell_completes_commands_recipes_packages_and_gpus(
