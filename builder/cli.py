@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -13,7 +14,7 @@ import click
 
 from builder.commands import diagnosis, grid, insight, keep, matrix, project, proof, publish, road, wheels
 from builder.commands.state import State
-from builder.errors import EnvbuildError, ExitCode, InterruptionError, UsageError, unwritten
+from builder.errors import BuildFailedError, EnvbuildError, ExitCode, InterruptionError, UsageError, unwritten
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -76,9 +77,20 @@ def main() -> NoReturn:
         sys.stderr.flush()
     except BrokenPipeError:  # nobody reads on: `envbuild status | head -1`
         os._exit(ExitCode.UNHEARD)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _complain_and_end()
     if code == ExitCode.INTERRUPTED:  # a thread may still wait for the network: nobody waits for it
         os._exit(code)
     sys.exit(code)
+
+
+def _complain_and_end() -> NoReturn:
+    """End a process whose output goes to a full disk: what it still holds can be written nowhere."""
+    with contextlib.suppress(OSError):
+        os.write(2, b"error: the output cannot be written: no space is left on the disk\n")
+    os._exit(BuildFailedError.exit_code)
 
 
 def _prepare_streams() -> None:

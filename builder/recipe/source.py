@@ -54,11 +54,9 @@ def read_recipe(path: Path) -> RecipeFile:
 
     Raise UsageError where there is no file that can be read.
     """
+    refuse_no_recipe(path)
     try:
-        _refuse_no_file(path)
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such recipe", remedy=_suggest_file(path)) from None
     except UnicodeDecodeError as error:
         raise InvalidDocumentError(f"{path}: byte {error.start} is not UTF-8 text") from None
     except OSError as error:
@@ -100,9 +98,14 @@ def _not_a_recipe(read: YamlText) -> Complaint:
     return Complaint(line=line, column=column, path="", message=f"{what}; a recipe begins with `version: 1`")
 
 
-def _refuse_no_file(path: Path) -> None:
-    """Refuse what would never end, or never begin, when it is read."""
-    mode = path.stat().st_mode
+def refuse_no_recipe(path: Path) -> None:
+    """Raise UsageError for what is not there, and for what would never end, or never begin, when it is read."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such recipe", remedy=_suggest_file(path)) from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=_suggest_file(path)) from None
     kinds = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
     if not stat.S_ISREG(mode):
         what = next((words for is_kind, words in kinds.items() if is_kind(mode)), "a device")

@@ -16,7 +16,7 @@ import pytest
 import builder
 from builder.cli import COMMANDS, cli, command_path, run
 from builder.commands.reference import REFERENCE_PATH, command_reference
-from builder.errors import EngineError, ExitCode
+from builder.errors import EngineError, ExitCode, UsageError
 from builder.machine import examine_machine
 from builder.process import run as run_program
 from builder.recipe.generated import GeneratedFile, stale_generated
@@ -577,3 +577,49 @@ def test_two_recipes_do_not_share_a_lock_by_having_one_name(
     first.write_text(RECIPE.format(gpu="h200").replace("name: h200", "name: h200-first"), encoding="utf-8")
     (folder / "link.yaml").symlink_to(second)
     assert run(["check", str(second)]) == 0
+
+
+@pytest.mark.parametrize("line", ["status > /dev/full", "status --json > /dev/full", "check nowhere 2> /dev/full"])
+def test_output_to_a_full_disk_is_no_crash(line: str) -> None:
+    ended = run_program(
+        ["sh", "-c", f'"$@" {line}', "sh", *ENVBUILD], cwd=PROJECT, environment={"PYTHONPATH": str(PROJECT)}
+    )
+    assert "Traceback" not in ended.text
+    assert ended.code == 7
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ENVBUILD_REGISTRY_MIRRORS", "junk"),
+        ("ENVBUILD_REGISTRY_MIRRORS", "docker.io="),
+        ("ENVBUILD_SHARE_PUSH", "yes"),
+        ("ENVBUILD_PRIORITY", "x"),
+        ("ENVBUILD_JOBS", "nan"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_refused_and_not_passed_over(variable: str, value: str) -> None:
+    with pytest.raises(UsageError, match=variable):
+        settings_from({variable: value})
+
+
+def test_without_a_home_in_the_environment_the_system_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    assert settings_from({}).store == Path("/root/.cache/envbuild")
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000)
+    assert settings_from({}).store == Path("/.cache/envbuild")
+
+
+def test_a_report_that_is_none_says_what_makes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    assert run(["report", str(tmp_path / "x.json")]) == 3
+    assert "→ give what `envbuild matrix run --output FILE` wrote" in capsys.readouterr().err
+
+
+def test_a_recipe_that_is_named_and_is_not_there_is_a_wrong_line_for_every_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    commands = ("make", "check", "lock", "render", "wheels", "build", "search", "shell", "status", "doctor")
+    codes = {command: run([command, "recipes/nowhere.yaml"]) for command in commands}
+    assert set(codes.values()) == {2}, codes
+    assert capsys.readouterr().err.count("error: recipes/nowhere.yaml: no such recipe") == len(commands)
