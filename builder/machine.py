@@ -11,6 +11,7 @@ from rich.text import Text
 
 from builder.errors import EngineError, UsageError
 from builder.lock.reach import reach_findings
+from builder.places import obstacle
 from builder.preflight.doctor import doctor_findings
 from builder.preflight.findings import Finding
 from builder.preflight.host import host_facts
@@ -19,7 +20,6 @@ from builder.store import FOLDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from rich.console import RenderableType
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from builder.recipe.source import RecipeFile
     from builder.settings import Settings
 
-_STORE_REMEDY = "set ENVBUILD_STORE to a folder that you can write"
 STYLES = {
     "ok": ("ok", "green"),
     "notice": ("note", "cyan"),
@@ -72,20 +71,14 @@ def _engine(engine: Callable[[], EngineFacts]) -> Finding:
 
 def _store(settings: Settings) -> Finding:
     place = settings.store
-    if not os.path.lexists(place):
-        ground = next(folder for folder in place.parents if os.path.lexists(folder))
-        if ground.is_dir() and os.access(ground, os.W_OK | os.X_OK):
-            return _say("store", "ok", f"{place} is made by the first build")
-        return _say("store", "error", f"{place} cannot be made: {_refusal(ground)}", _STORE_REMEDY)
-    folders = (place, *(folder for name in FOLDERS if os.path.lexists(folder := place / name)))
-    wrong = next((folder for folder in folders if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK))), None)
-    if wrong is not None:
-        return _say("store", "error", _refusal(wrong), _STORE_REMEDY)
-    return _say("store", "ok", f"{place}")
-
-
-def _refusal(place: Path) -> str:
-    return f"{place} cannot be written" if place.is_dir() else f"{place} is no folder"
+    for folder in (place, *(place / name for name in FOLDERS)):
+        why = obstacle(folder)
+        if os.path.lexists(folder) and not folder.is_dir():
+            why = f"{folder} is no folder"
+        if why:
+            remedy = "set ENVBUILD_STORE to a folder that you can write"
+            return _say("store", "error", f"{place} cannot be written: {why}", remedy)
+    return _say("store", "ok", f"{place}" if place.exists() else f"{place} is made by the first build")
 
 
 def _say(rule: str, severity: str, sentence: str, remedy: str = "") -> Finding:

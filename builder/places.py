@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,18 @@ def refuse_taken(places: Iterable[Path]) -> None:
         if place.resolve() in seen:
             raise UsageError(f"{place} is named twice", remedy="name a place of its own for each export")
         seen.add(place.resolve())
+
+
+def obstacle(place: Path) -> str:
+    """Return what keeps this process from writing to a place, in words; nothing where nothing does.
+
+    Of a place that is not there yet the nearest folder that is there decides.
+    """
+    place = place.absolute()
+    ground = next(each for each in (place, *place.parents) if os.path.lexists(each))
+    if ground != place and not ground.is_dir():
+        return f"{ground} is no folder"
+    return "" if os.access(ground, os.W_OK) else f"{ground} does not allow it"
 
 
 def _is_empty(place: Path) -> bool:

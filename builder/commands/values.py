@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from builder.places import obstacle
+
 DAY = 24 * 60 * 60.0
 
 
@@ -24,19 +26,15 @@ class Limit(click.FloatRange):
 
 
 class OutputPath(click.Path):
-    """A place to write to; the nearest folder that exists says whether it can be written."""
+    """A place to write to."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ANN401
         """Return the path."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if self.allow_dash and str(path) == "-":
             return path
-        place = path.absolute()
-        ground = next(each for each in (place, *place.parents) if os.path.lexists(each))
-        if ground != place and not ground.is_dir():
-            self.fail(f"{path} cannot be written: {ground} is no folder", param, ctx)
-        if not os.access(ground, os.W_OK):
-            self.fail(f"{path} cannot be written: {ground} does not allow it", param, ctx)
+        if why := obstacle(path):
+            self.fail(f"{path} cannot be written: {why}", param, ctx)
         return path
 
 

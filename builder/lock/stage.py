@@ -12,7 +12,7 @@ from builder.lock.lockfile import LOCK, current_lock, read_lock
 from builder.lock.question import changed_fields, question_of
 from builder.lock.resolve import NOTHING, resolve_lock
 from builder.lock.update import check_update
-from builder.lock.writing import write_lock
+from builder.lock.writing import refuse_unwritable, write_lock
 from builder.recipe.workspace import refuse_namesake, workspace_of
 from builder.store import mended
 
@@ -41,6 +41,7 @@ def _lock_recipe(source: RecipeFile, tools: Tools, update: Update) -> Lock:
     if previous is not None and not changed and not update.asked:
         tools.console.current("lock")
         return previous
+    refuse_unwritable(workspace_of(source).lock)
     tools.console.say(f"  lock: {', '.join(changed or ('asked to update',))}")
     with tools.console.step("resolve the base and the wheels") as step:
         resolve = partial(resolve_lock, source, previous, tools.store, tools.settings, update)

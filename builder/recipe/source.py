@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_GIVE_ANOTHER = "give the path of a recipe that you may read"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecipeFile:
     """A recipe and where it was read: relative paths in it start at `folder`, `places` are lines and columns from 1.
@@ -60,7 +63,7 @@ def read_recipe(path: Path) -> RecipeFile:
     except UnicodeDecodeError as error:
         raise InvalidDocumentError(f"{path}: byte {error.start} is not UTF-8 text") from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=_suggest_file(path)) from None
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=_GIVE_ANOTHER) from None
     read, recipe, complaints = _parse(text)
     if recipe is None:
         raise InvalidDocumentError("\n".join(complaint_lines(complaints, str(path))), remedy="")
@@ -105,7 +108,7 @@ def refuse_no_recipe(path: Path) -> None:
     except FileNotFoundError:
         raise UsageError(f"{path}: no such recipe", remedy=_suggest_file(path)) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=_suggest_file(path)) from None
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=_GIVE_ANOTHER) from None
     kinds = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
     if not stat.S_ISREG(mode):
         what = next((words for is_kind, words in kinds.items() if is_kind(mode)), "a device")

@@ -442,6 +442,18 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(
     assert not (tmp_path / "store").exists()
 
 
+def test_a_lock_that_cannot_be_written_is_refused_before_it_is_resolved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "x.yaml").write_text(RECIPE.format(gpu="h200"), encoding="utf-8")
+    (tmp_path / "lockfiles").touch()
+    assert run(["lock", str(tmp_path / "recipes" / "x.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert f"lockfiles/h200 cannot be written: {tmp_path}/lockfiles is no folder" in said
+    assert "resolve" not in said
+
+
 @pytest.mark.parametrize("disk", [True, False])
 def test_a_full_disk_is_a_failed_build_and_a_bad_place_a_wrong_line(
     disk: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -537,7 +549,7 @@ def test_a_store_that_may_not_be_written_is_a_problem(tmp_path: Path) -> None:
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)
     ended = run_program([sys.executable, "-c", program, str(place)], environment={"PYTHONPATH": str(PROJECT)})
-    assert ended.text == f"error {place} cannot be written\n"
+    assert ended.text == f"error {place} cannot be written: {place} does not allow it\n"
 
 
 FIELDS = {
