@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 from builder.commands.complete import complete_recipes, complete_targets
 from builder.commands.state import conclude, json_option
 from builder.commands.values import DAY, OUTPUT_FILE, Limit
-from builder.errors import UsageError
+from builder.errors import InvalidDocumentError, UsageError
 
 if TYPE_CHECKING:
     from builder.commands.state import State
@@ -161,5 +162,6 @@ def _explain(state: State, verdict: Verdict) -> None:
     state.console.verdict(verdict.result, verdict.cause)
     for path in logs:
         state.console.say(f"  log: {path}")
-    if logs and (diagnosis := diagnose_files(logs)).causes:
-        state.console.say(render(diagnosis))
+    with contextlib.suppress(InvalidDocumentError):  # a log that is empty or no text tells nothing
+        if logs and (diagnosis := diagnose_files(logs)).causes:
+            state.console.say(render(diagnosis))

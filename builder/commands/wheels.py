@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import click
@@ -74,6 +75,8 @@ def wheels(
     if here is not None and (push or pull):
         raise UsageError("--here makes wheels for this machine alone: it goes with neither --push nor --pull")
     if here is not None:
+        if shutil.which(here) is None:
+            raise UsageError(f"--here: there is no program {here}", remedy="give a Python that has torch and `build`")
         made = compile_here(source, locked, tools, here)
     else:
         made = compile_recipe(source, locked, tools, compiling=not pull)

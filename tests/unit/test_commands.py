@@ -635,3 +635,17 @@ def test_a_recipe_that_is_named_and_is_not_there_is_a_wrong_line_for_every_comma
     codes = {command: run([command, "recipes/nowhere.yaml"]) for command in commands}
     assert set(codes.values()) == {2}, codes
     assert capsys.readouterr().err.count("error: recipes/nowhere.yaml: no such recipe") == len(commands)
+
+
+def test_an_interpreter_that_says_nothing_is_bad_whatever_its_empty_log_tells(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, said = smoked("--here", "--python", "/bin/true", capsys=capsys)
+    assert code == ExitCode.BAD
+    assert "the probe ended without a report" in said
+    assert "error" not in said
+
+
+def test_an_interpreter_that_is_not_there_compiles_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["wheels", QUICKSTART, "--here", "/nope"]) == 2
+    assert "--here: there is no program /nope" in capsys.readouterr().err
