@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from builder.errors import InvalidDocumentError
 from builder.lock.choice import chosen_wheels, locked_wheels, refuse_other_index
 from builder.lock.extras import asked_extras, declared_requirements, with_extras
 from builder.lock.index import mirrored
@@ -102,6 +103,12 @@ def _chosen(question: Question, previous: bytes, store: Store, settings: Setting
 
 
 def _overrides(recipe: Recipe) -> Iterator[str]:
-    """Yield the overrides as requirements."""
+    """Yield the overrides as requirements; a pin of the stack that says another version is refused."""
     for name, override in recipe.overrides.items():
+        package = recipe.stack.get(name)
+        if package is not None and package.version not in {None, override.version}:
+            raise InvalidDocumentError(
+                f"overrides.{name}: {override.version} contradicts stack.{name}: {package.version}",
+                remedy="give both the same version",
+            )
         yield f"{name}=={override.version}"

@@ -52,14 +52,13 @@ def complaints_of(
 
 
 def stack_complaints(read: YamlText) -> Iterator[Complaint]:
-    """Yield what the schema cannot say: an unknown GPU, a day to come, two versions or two spellings of a package."""
+    """Yield what the schema cannot say: an unknown GPU, a day to come, one package under two spellings."""
     data = read.data if isinstance(read.data, dict) else {}
     target = data.get("target")
     gpu = target.get("gpu") if isinstance(target, dict) else None
     if isinstance(gpu, str) and gpu not in targets():
         yield complaint_at(("target", "gpu"), f"no GPU {gpu!r} is known ({find_nearest_target(gpu)})", read)
     yield from _day_complaints(data.get("as-of"), read)
-    yield from _override_complaints(data, read)
     stack = data.get("stack")
     spellings: dict[str, str] = {}
     for name in stack if isinstance(stack, dict) else ():
@@ -77,20 +76,6 @@ def _day_complaints(day: Any, read: YamlText) -> Iterator[Complaint]:  # noqa: A
     if ahead:
         advice = f"nobody knows yet what will be published; the latest day to take is today, {today}"
         yield complaint_at(("as-of",), f"{day} is in the future: {advice}", read)
-
-
-def _override_complaints(data: dict[str, Any], read: YamlText) -> Iterator[Complaint]:
-    """Yield the overrides that say another version than the stack does."""
-    stack, overrides = data.get("stack"), data.get("overrides")
-    if not isinstance(stack, dict) or not isinstance(overrides, dict):
-        return
-    for name, override in overrides.items():
-        said = override.get("version") if isinstance(override, dict) else None
-        pin = stack.get(name)
-        pinned = pin.get("version") if isinstance(pin, dict) else pin
-        if isinstance(said, str) and isinstance(pinned, str) and said != pinned:
-            sentence = f"{said} contradicts stack.{name}: {pinned}; give both the same version"
-            yield complaint_at(("overrides", name), sentence, read)
 
 
 def complaint_at(location: Location, message: str, read: YamlText) -> Complaint:

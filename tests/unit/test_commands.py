@@ -447,7 +447,7 @@ def test_a_lock_that_cannot_be_written_is_refused_before_it_is_resolved(
 ) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "x.yaml").write_text(RECIPE.format(gpu="h200"), encoding="utf-8")
-    (tmp_path / "lockfiles").touch()
+    (tmp_path / "lockfiles").symlink_to("nowhere")
     assert run(["lock", str(tmp_path / "recipes" / "x.yaml")]) == 2
     said = capsys.readouterr().err
     assert f"lockfiles/h200 cannot be written: {tmp_path}/lockfiles is no folder" in said

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.errors import ResolveError
+from builder.errors import InvalidDocumentError, ResolveError
 from builder.lock.project import local_projects
 from builder.lock.pylock import write_pylock
 from builder.lock.python import resolve_python, resolve_wheels
@@ -150,6 +150,12 @@ def test_an_override_keeps_the_extras_that_others_ask_for(metadata: bool, index:
     index.add("flint", "5")
     locked = resolve(index, store, "user", overrides=["lib==3.0"])
     assert locked == {"flint": "5", "lib": "3.0", "turbo": "7", "user": "1.0"}
+
+
+def test_an_override_that_contradicts_the_stack_is_refused(index: PackageIndex, store: Store, tmp_path: Path) -> None:
+    wished = recipe({"lib": "3.0"}, overrides={"lib": {"version": "2.0", "reason": "the cap is too strict"}})
+    with pytest.raises(InvalidDocumentError, match=r"overrides\.lib: 2\.0 contradicts stack\.lib: 3\.0"):
+        resolve_stack(wished, tmp_path, store, settings_for(index))
 
 
 def test_a_package_that_is_built_here_comes_from_no_index(index: PackageIndex, store: Store) -> None:

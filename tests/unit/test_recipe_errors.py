@@ -160,16 +160,6 @@ def test_a_text_built_to_exhaust_the_reader_is_only_a_complaint(text: str) -> No
     assert complaints
 
 
-def test_an_override_that_contradicts_the_stack_is_refused_where_it_stands() -> None:
-    override = 'overrides:\n  torch: {version: "2.9.0", reason: the cap is too strict}\n'
-    recipe, complaints = parse_recipe(GOOD + override)
-    assert recipe is None
-    assert complaint_lines(complaints, "r.yaml") == [
-        "r.yaml:13:3: overrides.torch: 2.9.0 contradicts stack.torch: 2.9.1; give both the same version"
-    ]
-    assert parse_recipe(GOOD + override.replace("2.9.0", "2.9.1"))[1] == ()
-
-
 @pytest.mark.parametrize(("known", "place"), [(True, "r.yaml:5:3: stack.x.path"), (False, "r.yaml: stack.x.path")])
 def test_a_key_that_is_left_out_is_placed_at_the_key_above_it(known: bool, place: str) -> None:
     recipe, _ = parse_recipe(GOOD)
