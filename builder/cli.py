@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -13,7 +14,7 @@ import click
 
 from builder.commands import diagnosis, grid, insight, keep, matrix, project, proof, publish, road, wheels
 from builder.commands.state import State
-from builder.errors import BuildFailedError, EnvbuildError, ExitCode, UsageError
+from builder.errors import BuildFailedError, EnvbuildError, ExitCode, InterruptionError, UsageError, unwritten
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -68,20 +69,38 @@ for command in COMMANDS:
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
-    _open_closed_streams()
-    code = run(sys.argv[1:])
-    if code == ExitCode.INTERRUPTED:  # a thread may still wait for the network: nobody waits for it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _prepare_streams()
+    try:
+        code = run(sys.argv[1:])
         sys.stdout.flush()
         sys.stderr.flush()
+    except BrokenPipeError:  # nobody reads on: `envbuild status | head -1`
+        os._exit(ExitCode.UNHEARD)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _complain_and_end()
+    if code == ExitCode.INTERRUPTED:  # a thread may still wait for the network: nobody waits for it
         os._exit(code)
     sys.exit(code)
 
 
-def _open_closed_streams() -> None:
-    """Give a process that was started with closed standard streams, as by a service manager, empty ones."""
+def _complain_and_end() -> NoReturn:
+    """End a process whose output goes to a full disk: what it still holds can be written nowhere."""
+    with contextlib.suppress(OSError):
+        os.write(2, b"error: the output cannot be written: no space is left on the disk\n")
+    os._exit(BuildFailedError.exit_code)
+
+
+def _prepare_streams() -> None:
+    """Let what is written never fail for its characters, and give a process with closed streams empty ones."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:  # as a service manager may start us
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
+        elif mode == "w":
+            stream.reconfigure(errors="replace")
 
 
 def run(arguments: list[str]) -> int:
@@ -96,31 +115,59 @@ def run(arguments: list[str]) -> int:
             obj=state,
         )
     except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        remedy = f"see `{context.command_path} --help`" if context else None
-        return _fail(state, UsageError(error.format_message(), remedy=remedy), json="--json" in arguments)
+        return _misused(state, error, arguments)
     except EnvbuildError as error:
-        return _fail(state, error, json=state.console.json)
+        return _fail(state, error, arguments)
     except UnicodeEncodeError as error:
-        return _fail(state, _unwritable_name(error), json=state.console.json)
+        return _fail(state, _unwritable_name(error), arguments)
     except OSError as error:
         if (error.filename is None and error.errno != errno.ENOSPC) or state.console.verbose:
             raise
-        return _fail(state, _unusable_file(error), json=state.console.json)
+        return _fail(state, _unusable_file(error), arguments)
     except (KeyboardInterrupt, click.Abort):
-        state.console.say("interrupted: what was finished is kept, the same command goes on from here")
-        if state.console.json:
-            state.console.document({"error": {"exit_code": ExitCode.INTERRUPTED, "message": "interrupted"}})
-        return ExitCode.INTERRUPTED
+        return _stopped(state)
     return code if isinstance(code, int) else ExitCode.DONE
 
 
-def _fail(state: State, error: EnvbuildError, *, json: bool) -> int:
+def _misused(state: State, error: click.ClickException, arguments: list[str]) -> int:
+    """Say what is wrong with a line; one that asks for nothing gets the help."""
+    state.console.json = "--json" in arguments
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        state.console.say(error.format_message())
+        return error.exit_code
+    return _fail(state, UsageError(error.format_message()), arguments)
+
+
+def _fail(state: State, error: EnvbuildError, arguments: list[str]) -> int:
+    if isinstance(error, UsageError) and not error.remedy:
+        error.remedy = f"see `{command_path(arguments)} --help`"
     state.console.error(error)
     report = _reported(error, state)
-    if json:
+    if state.console.json:
         diagnosis = {"diagnosis": report.to_plain()} if report else {}
         state.console.document({"error": {**_error_document(error), **diagnosis}})
+    return error.exit_code
+
+
+def command_path(arguments: list[str]) -> str:
+    """Return the command that a line means, as far as it names one: `envbuild matrix run`."""
+    command: click.Command = cli
+    path = [project.PROGRAM]
+    for word in arguments:
+        if isinstance(command, click.Group) and not word.startswith("-"):
+            found = command.commands.get(word)
+            if found is None:
+                break
+            command = found
+            path.append(word)
+    return " ".join(path)
+
+
+def _stopped(state: State) -> int:
+    error = InterruptionError("interrupted")
+    state.console.say(f"{error.message}: {error.remedy}")
+    if state.console.json:
+        state.console.document({"error": _error_document(error)})
     return error.exit_code
 
 
@@ -138,7 +185,8 @@ def _reported(error: EnvbuildError, state: State) -> Reported | None:
 
 def _unusable_file(error: OSError) -> EnvbuildError:
     """Return the sentence for a file or folder that the machine does not let us use."""
-    return BuildFailedError(
+    return unwritten(
+        error,
         f"{error.filename or 'the output'} cannot be used: {error.strerror}",
         remedy="check that the place exists, is what it is named for, and may be written; --verbose shows where",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -64,6 +65,11 @@ class Console:
         """Whether to write in colour and bold: on a terminal, if the environment does not say otherwise."""
         return not _plain() and bool(self.is_terminal or os.environ.get("FORCE_COLOR"))
 
+    @cached_property
+    def _is_unicode(self) -> bool:
+        """Whether standard output can hold every character."""
+        return (self._out.encoding or "utf-8").lower().startswith("utf")
+
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[Step]:
         """Show a step while it runs and one line with its time at the end; an exception marks it as failed."""
@@ -113,7 +119,7 @@ class Console:
 
     def document(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
         """Write the one JSON document of a `--json` call to standard output."""
-        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(value, indent=2, ensure_ascii=not self._is_unicode) + "\n"
         self._out.write(text.encode(errors="backslashreplace").decode())  # names of files may be no UTF-8
         self._out.flush()
 
@@ -126,9 +132,13 @@ class Console:
         """Write a table that a person asked for to standard output, in colour where that is a terminal."""
         from rich.console import Console as RichConsole  # noqa: PLC0415 - as above
 
-        width = None if self._out.isatty() else WIDE
         colours: Literal["auto"] | None = None if _plain() else "auto"
-        RichConsole(file=self._out, highlight=False, width=width, color_system=colours).print(table)
+        if self._out.isatty():
+            RichConsole(file=self._out, highlight=False, color_system=colours).print(table)
+            return
+        text = io.StringIO()
+        RichConsole(file=text, highlight=False, width=WIDE, color_system=colours).print(table)
+        self.output("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
     def _close(self, status: Status | None, line: str) -> None:
         if status is not None:

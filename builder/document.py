@@ -89,12 +89,21 @@ def key_of(value: Any) -> str:  # noqa: ANN401 - any JSON value
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old bytes or the new ones, never a part."""
-    temporary = _written_beside(path, data)
+    """Write a file so that a reader sees the old bytes or the new ones, never a part; an OSError names `path`.
+
+    What stands in the place of a file, as /dev/stdout or a link does, stays, and is written through.
+    """
     try:
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        if path.is_symlink() or path.is_char_device() or path.is_fifo():
+            path.write_bytes(data)
+            return
+        temporary = _written_beside(path, data)
+        try:
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _written_beside(path: Path, data: bytes) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -24,6 +25,18 @@ T = TypeVar("T")
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 GONE_STATUS = frozenset({404, 410})
+
+
+_TOO_OFTEN = re.compile(r"HTTP 429\b|\b429 too many requests", re.IGNORECASE)
+
+
+def remedy_for(said: str, otherwise: str) -> str:
+    """Return what helps against what a server said: to wait, if it is asked too often (429, RFC 6585)."""
+    if _TOO_OFTEN.search(said):
+        return (
+            "the server limits how often it is asked: wait some minutes and run the same command again, or use a mirror"
+        )
+    return otherwise
 
 
 class DownloadError(ResolveError):
@@ -278,7 +291,7 @@ def _with_retries(attempt: Callable[[], T], label: str, url: str, patience: Pati
             raise _StoppedError
     raise DownloadError(
         f"{label}: could not be fetched in {patience.attempts} attempts: {last}",
-        remedy="check the network and the mirror, then run the same command again",
+        remedy=remedy_for(str(last), "check the network and the mirror, then run the same command again"),
         evidence=(shown(url),),
     ) from last
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import EDQUOT, EIO, ENOSPC
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ class EnvbuildError(Exception):
 
 
 class UsageError(EnvbuildError):
-    """The command line asks for something that does not exist."""
+    """The command line or the environment names something that does not exist, or that cannot be read or written.
+
+    Without a remedy, the command line points to the help of the command.
+    """
 
     exit_code = 2
-    default_remedy = "see `envbuild --help`"
 
 
 class InvalidDocumentError(EnvbuildError):
@@ -89,6 +92,22 @@ class RegistryError(EnvbuildError):
     exit_code = 11
 
 
+class InterruptionError(EnvbuildError):
+    """A person, or the system, has stopped the command."""
+
+    exit_code = 130
+    default_remedy = "what was finished is kept, the same command goes on from here"
+
+
+def unwritten(error: OSError, message: str, *, remedy: str) -> EnvbuildError:
+    """Return the failure to use a place that a person or the environment names.
+
+    A UsageError, for the place was not well chosen, unless the disk itself is full or broken.
+    """
+    kind = BuildFailedError if error.errno in {ENOSPC, EDQUOT, EIO} else UsageError
+    return kind(message, remedy=remedy)
+
+
 class ExitCode:
     """Exit codes that are answers, not errors."""
 
@@ -97,3 +116,4 @@ class ExitCode:
     BAD: ClassVar[int] = 8
     UNVERIFIED: ClassVar[int] = 12
     INTERRUPTED: ClassVar[int] = 130
+    UNHEARD: ClassVar[int] = 141  # as the shell says of a program that SIGPIPE ended

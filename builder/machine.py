@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -10,10 +11,12 @@ from rich.text import Text
 
 from builder.errors import EngineError, UsageError
 from builder.lock.reach import reach_findings
+from builder.places import obstacle
 from builder.preflight.doctor import doctor_findings
 from builder.preflight.findings import Finding
 from builder.preflight.host import host_facts
 from builder.preflight.host_script import driver_script
+from builder.store import FOLDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,9 +70,15 @@ def _engine(engine: Callable[[], EngineFacts]) -> Finding:
 
 
 def _store(settings: Settings) -> Finding:
-    if not settings.store.exists():
-        return _say("store", "ok", f"{settings.store} is made by the first build")
-    return _say("store", "ok", f"{settings.store}")
+    place = settings.store
+    for folder in (place, *(place / name for name in FOLDERS)):
+        why = obstacle(folder)
+        if os.path.lexists(folder) and not folder.is_dir():
+            why = f"{folder} is no folder"
+        if why:
+            remedy = "set ENVBUILD_STORE to a folder that you can write"
+            return _say("store", "error", f"{place} cannot be written: {why}", remedy)
+    return _say("store", "ok", f"{place}" if place.exists() else f"{place} is made by the first build")
 
 
 def _say(rule: str, severity: str, sentence: str, remedy: str = "") -> Finding:

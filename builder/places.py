@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import BuildFailedError, UsageError
+from builder.errors import BuildFailedError, UsageError, unwritten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,6 +28,18 @@ def refuse_taken(places: Iterable[Path]) -> None:
         seen.add(place.resolve())
 
 
+def obstacle(place: Path) -> str:
+    """Return what keeps this process from writing to a place, in words; nothing where nothing does.
+
+    Of a place that is not there yet the nearest folder that is there decides.
+    """
+    place = place.absolute()
+    ground = next(each for each in (place, *place.parents) if os.path.lexists(each))
+    if ground != place and not ground.is_dir():
+        return f"{ground} is no folder"
+    return "" if os.access(ground, os.W_OK) else f"{ground} does not allow it"
+
+
 def _is_empty(place: Path) -> bool:
     return place.is_dir() and not any(place.iterdir())
 
@@ -35,12 +48,19 @@ def _is_empty(place: Path) -> bool:
 def unfinished(target: Path) -> Iterator[Path]:
     """Give a free name beside the target; what the block leaves under it becomes the target if the block ends well.
 
-    Raises UsageError if the target is taken, BuildFailedError if the disk refuses; then nothing is left of it.
+    Raises UsageError if the target is taken or may not be written, BuildFailedError if the disk refuses; then nothing
+    is left of it.
     """
     refuse_taken([target])
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        room = tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise unwritten(
+            error, f"{target} cannot be written: {error.strerror}", remedy="name a place that you can write"
+        ) from error
+    try:
+        with room as folder:
             path = Path(folder) / target.name
             yield path
             if target.is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,8 @@ from builder.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SIZE = re.compile(r"([0-9]+)([mg])i?b?")
+SIZE = re.compile(r"([0-9]{1,7})([mg])i?b?")
+COUNT = re.compile(r"[1-9][0-9]{0,5}")
 MIRROR = re.compile(r"ENVBUILD_INDEX_[A-Z0-9_]+_URL")
 
 
@@ -58,7 +60,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
     def get(*names: str) -> str | None:
         return next((environment[name] for name in names if environment.get(name)), None)
 
-    home = Path(environment.get("HOME", "/root"))
+    home = _home(environment)
     cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
     ca_bundle = get("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
     return Settings(
@@ -74,11 +76,9 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
         index_mirrors={name: url for name, url in environment.items() if MIRROR.fullmatch(name) and url},
         docker_config=Path(get("DOCKER_CONFIG") or home / ".docker"),
         insecure_registries=tuple((get("ENVBUILD_INSECURE_REGISTRIES") or "").replace(",", " ").split()),
-        registry_mirrors=dict(
-            pair.split("=", 1) for pair in (get("ENVBUILD_REGISTRY_MIRRORS") or "").split() if "=" in pair
-        ),
+        registry_mirrors=dict(_mirror(pair) for pair in (get("ENVBUILD_REGISTRY_MIRRORS") or "").split()),
         share=get("ENVBUILD_SHARE"),
-        share_push=get("ENVBUILD_SHARE_PUSH") == "1",
+        share_push=_is_on(get("ENVBUILD_SHARE_PUSH")),
         signing_key=get("ENVBUILD_SIGNING_KEY"),
         memory=bytes_of(get("ENVBUILD_MEMORY"), "ENVBUILD_MEMORY"),
         jobs=count_of(get("ENVBUILD_JOBS"), "ENVBUILD_JOBS"),
@@ -89,6 +89,32 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
 def mirror_setting(index: str) -> str:
     """Return the variable that gives a mirror of a recipe's index, such as `ENVBUILD_INDEX_TORCH_CU130_URL`."""
     return f"ENVBUILD_INDEX_{re.sub('[^A-Z0-9]', '_', index.upper())}_URL"
+
+
+def _home(environment: Mapping[str, str]) -> Path:
+    """Return the user's own folder, where the environment does not say it by the system's list of users."""
+    if environment.get("HOME"):
+        return Path(environment["HOME"])
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a container that runs as a user whom nobody knows
+        return Path("/")
+
+
+def _mirror(pair: str) -> tuple[str, str]:
+    registry, _, mirror = pair.partition("=")
+    if not registry or not mirror:
+        raise UsageError(
+            f"ENVBUILD_REGISTRY_MIRRORS: {pair!r} names no mirror",
+            remedy="give pairs such as docker.io=mirror.local:5000",
+        )
+    return registry, mirror
+
+
+def _is_on(switch: str | None) -> bool:
+    if switch not in {None, "0", "1"}:
+        raise UsageError(f"ENVBUILD_SHARE_PUSH: {switch!r} is neither 0 nor 1", remedy="give 1 to push, else nothing")
+    return switch == "1"
 
 
 def _is_low(priority: str | None) -> bool:
@@ -111,6 +137,6 @@ def count_of(text: str | None, place: str) -> int | None:
     """Return the positive number in a text; `place` names it in the error."""
     if text is None:
         return None
-    if not text.strip().isdecimal() or int(text) == 0:
+    if not COUNT.fullmatch(text.strip()):
         raise UsageError(f"{place}: {text!r} is no number of jobs", remedy="give a number from 1 on")
     return int(text)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from builder.document import Document
-from builder.errors import InvalidDocumentError, StaleLockError
+from builder.errors import EnvbuildError, InvalidDocumentError, StaleLockError, UsageError
 from builder.lock.lockfile import current_lock
 from builder.recipe.source import read_recipe
 from builder.recipe.workspace import workspace_of
@@ -49,8 +49,8 @@ def statuses_of(paths: Iterable[Path], target: str | None = None) -> tuple[Statu
             source = read_recipe(path)
             if target in {None, source.recipe.target.gpu}:
                 rows.append(status_of(source))
-        except (InvalidDocumentError, OSError) as error:
-            sentence = error.message if isinstance(error, InvalidDocumentError) else str(error)
+        except (InvalidDocumentError, UsageError, OSError) as error:
+            sentence = error.message if isinstance(error, EnvbuildError) else str(error)
             rows.append(Status(recipe=path.stem, path=str(path), result="invalid", stale=sentence))
     return tuple(rows)
 

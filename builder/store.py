@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from builder.document import CHUNK, key_of, pretty_json, sha256_file, write_atomic
-from builder.errors import BuildFailedError, ResolveError
+from builder.errors import BuildFailedError, ResolveError, UsageError, unwritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
 DOOR = "store"
+FOLDERS = ("files", "results", "tmp", "locks", "logs")
 _NOT_QUOTABLE = re.compile(r'[%"\\\x00-\x1f]')
 
 
@@ -60,15 +61,16 @@ class Store:
         self._on_wait = on_wait or (lambda _text: None)
         self._proven: set[str] = set()
         if unusable := _NOT_QUOTABLE.findall(str(root)):
-            raise BuildFailedError(
+            raise UsageError(
                 f"the store's path {str(root)!r} has {' '.join(unusable)!r} in it, which apt's settings cannot hold",
                 remedy='set ENVBUILD_STORE to a path without %, ", \\ and control characters',
             )
-        for name in ("files", "results", "tmp", "locks", "logs"):
+        for name in FOLDERS:
             try:
                 (root / name).mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise BuildFailedError(
+                raise unwritten(
+                    error,
                     f"the store {root} cannot be written: {error.strerror}",
                     remedy="set ENVBUILD_STORE to a folder that you can write",
                 ) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from builder.document import sha256_file, write_atomic
-from builder.errors import BuildFailedError
+from builder.errors import unwritten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,6 +51,6 @@ def _put(wheel: BuiltWheel, target: Path, store: Store) -> None:
         shutil.copyfile(store.sound(wheel.sha256), partial)
         partial.replace(target)
     except OSError as error:
-        raise BuildFailedError(
-            f"{target} cannot be written: {error.strerror}", remedy="give a folder that you can write"
+        raise unwritten(
+            error, f"{target} cannot be written: {error.strerror}", remedy="give a folder that you can write"
         ) from error

@@ -122,7 +122,7 @@ def _local_folder(source: RecipeFile, name: str, path: str) -> Path:
     folder = (source.folder / path).resolve()
     if not (folder / "pyproject.toml").is_file():
         raise InvalidDocumentError(
-            f"{source.path}: stack.{name}.path: {folder} holds no pyproject.toml",
+            f"{source.place_of('stack', name, 'path')}: {folder} holds no pyproject.toml",
             remedy="give the folder of a Python package, relative to the recipe",
         )
     return folder

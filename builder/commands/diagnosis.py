@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.commands.complete import complete_recipes
+from builder.commands.complete import complete_classes, complete_recipes
 from builder.commands.state import RECIPE_PATH, json_option
 from builder.errors import ExitCode, UsageError
 
@@ -22,7 +22,13 @@ FINDINGS = Path("findings")
 @click.command()
 @click.argument("logs", nargs=-1, type=LOG)
 @click.option("--recipe", type=RECIPE_PATH, shell_complete=complete_recipes, help="The recipe that the logs are of.")
-@click.option("--explain", "explained", metavar="CLASS", help="Print what is known of a class of failures.")
+@click.option(
+    "--explain",
+    "explained",
+    metavar="CLASS",
+    shell_complete=complete_classes,
+    help="Print what is known of a class of failures.",
+)
 @json_option
 @click.pass_obj
 def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, explained: str | None) -> int:
@@ -33,6 +39,8 @@ def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, expla
     from builder.diagnose import explain, render
 
     if explained is not None:
+        if logs or recipe is not None:
+            raise UsageError("--explain reads no log", remedy="give either --explain CLASS, or logs to diagnose")
         text = explain(explained, findings=_findings())
         if state.console.json:
             state.console.document({"class": explained, "text": text})
@@ -41,7 +49,7 @@ def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, expla
         return ExitCode.DONE
     if not logs:
         raise UsageError("which log?", remedy="give the path of a log, or `-` for standard input")
-    diagnosis = _diagnosis(logs, recipe)
+    diagnosis = _diagnosis(state, logs, recipe)
     if state.console.json:
         state.console.document(diagnosis.reported.to_plain())
     else:
@@ -49,11 +57,11 @@ def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, expla
     return ExitCode.DONE
 
 
-def _diagnosis(logs: tuple[Path, ...], recipe: Path | None) -> Diagnosis:
+def _diagnosis(state: State, logs: tuple[Path, ...], recipe: Path | None) -> Diagnosis:
     from builder.diagnose import diagnose_files
 
     if recipe is None:
-        return diagnose_files(logs, findings=_findings())
+        return diagnose_files(logs, findings=_findings(), warn=state.console.warn)
     from builder.lock.lockfile import read_lock
     from builder.recipe.source import read_recipe
     from builder.recipe.targets import find_target
@@ -66,6 +74,7 @@ def _diagnosis(logs: tuple[Path, ...], recipe: Path | None) -> Diagnosis:
         lock=read_lock(workspace_of(source).lock, source.recipe.name),
         target=find_target(source.recipe.target.gpu).capability,
         findings=_findings(),
+        warn=state.console.warn,
     )
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from builder.commands.complete import complete_cells
 from builder.commands.state import json_option
+from builder.commands.values import OUTPUT_FILE, OutputPath
 from builder.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +19,14 @@ if TYPE_CHECKING:
     from builder.matrix.grid import MatrixFile
 
 FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default=Path("matrix.yaml"))
-CELL = click.option("--cell", "names", multiple=True, metavar="NAME", help="Only this cell (again for more).")
+CELL = click.option(
+    "--cell",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_cells,
+    help="Only this cell (again for more).",
+)
 
 
 @click.group()
@@ -55,9 +64,7 @@ def list_cells(state: State, *, file: Path) -> int:
     help="An engine: unix://, tcp://, ssh://, or a Docker context (again for more; default: DOCKER_HOST).",
 )
 @click.option("--again", is_flag=True, help="Run also what is known for the same content.")
-@click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to this file as well."
-)
+@click.option("--output", type=OUTPUT_FILE, help="Write the report to this file as well.")
 @json_option
 @click.pass_obj
 def run(
@@ -96,13 +103,13 @@ def run(
 @FILE
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OUTPUT_FILE,
     help="Append the outputs `first`, `rest`, `publish`, and `any-…` of each to this file, such as $GITHUB_OUTPUT.",
 )
 @click.option(
     "--report",
     "report_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=OUTPUT_FILE,
     help="Write what is known of all cells to this file, for the report at the end.",
 )
 @click.pass_obj
@@ -128,13 +135,13 @@ def github(state: State, *, file: Path, output: Path | None, report_path: Path |
 
 @click.command()
 @click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write one self-contained page.")
+@click.option("--html", type=OUTPUT_FILE, help="Write one self-contained page.")
 @click.option(
     "--markdown",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    type=OutputPath(dir_okay=False, allow_dash=True),
     help="Append Markdown to this file, such as $GITHUB_STEP_SUMMARY.",
 )
-@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML.")
+@click.option("--junit", type=OUTPUT_FILE, help="Write JUnit XML.")
 @click.option(
     "--earlier",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),

@@ -41,8 +41,11 @@ def status(state: State, *, recipes: tuple[Path, ...], target: str | None, sizes
 
 
 def _asked(recipes: tuple[Path, ...], target: str | None) -> tuple[Path, ...]:
+    from builder.recipe.source import refuse_no_recipe
     from builder.recipe.targets import find_nearest_target, targets
 
+    for path in recipes:
+        refuse_no_recipe(path)
     paths = recipes or tuple(sorted(Path("recipes").rglob("*.yaml")))
     if not paths:
         raise UsageError("there are no recipes here", remedy="give the path of a recipe, or go to the project's folder")

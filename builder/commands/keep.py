@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from builder.commands.state import RECIPE, json_option
+from builder.commands.values import OUTPUT, OUTPUT_FILE, OUTPUT_FOLDER
 from builder.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from builder.collect.garbage import Garbage
     from builder.commands.state import State
-
-FOLDER = click.Path(path_type=Path, file_okay=False)
-FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
 @RECIPE
-@click.option("--context", type=FOLDER, help="Write the build context of the rendered Dockerfiles to a new folder.")
-@click.option("--wheels", type=FOLDER, help="Write pylock.toml and the wheels that it names: uv and pip read both.")
 @click.option(
-    "--kit", type=click.Path(path_type=Path), help="Write a folder (or FILE.tar) that `make` needs no network with."
+    "--context", type=OUTPUT_FOLDER, help="Write the build context of the rendered Dockerfiles to a new folder."
 )
-@click.option("--oci", type=click.Path(path_type=Path), help="Write an OCI layout: FILE.tar, or a new folder.")
-@click.option("--apptainer", type=FILE, help="Write an Apptainer definition file for the image.")
+@click.option(
+    "--wheels", type=OUTPUT_FOLDER, help="Write pylock.toml and the wheels that it names: uv and pip read both."
+)
+@click.option("--kit", type=OUTPUT, help="Write a folder (or FILE.tar) that `make` needs no network with.")
+@click.option("--oci", type=OUTPUT, help="Write an OCI layout: FILE.tar, or a new folder.")
+@click.option("--apptainer", type=OUTPUT_FILE, help="Write an Apptainer definition file for the image.")
 @json_option
 @click.pass_obj
 def export(

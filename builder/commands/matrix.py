@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from builder.commands.complete import complete_sides
 from builder.commands.state import RECIPE, SAVE_FINDING, json_option
+from builder.commands.values import Limit
 from builder.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def budget_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     minutes = click.option(
         "--minutes",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Limit(min=0, min_open=True, max=1e6),
         metavar="M",
         help="Begin no run after this many minutes of runs (exit 12).",
     )
@@ -102,7 +104,12 @@ def search(
 
 
 @click.command()
-@click.argument("what", nargs=-1, metavar="GOOD BAD | RECIPE PACKAGE GOOD_COMMIT BAD_COMMIT")
+@click.argument(
+    "what",
+    nargs=-1,
+    metavar="GOOD BAD | RECIPE PACKAGE GOOD_COMMIT BAD_COMMIT",
+    shell_complete=complete_sides,
+)
 @budget_options
 @json_option
 @click.pass_obj

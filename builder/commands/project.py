@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from builder.errors import ExitCode, StaleLockError
+from builder.errors import ExitCode, StaleLockError, UsageError
 
 if TYPE_CHECKING:
     from builder.commands.state import State
 
+CHECKOUT = "builder/commands/project.py"
 PROGRAM = "envbuild"
 COMPLETION_VARIABLE = "_ENVBUILD_COMPLETE"
 
@@ -31,6 +32,13 @@ def schema(context: click.Context, *, write: bool, check: bool) -> int:
     from builder.recipe.generated import stale_generated, write_generated
     from builder.recipe.schema import recipe_files, schema_text
 
+    if write and check:
+        raise UsageError("--write and --check exclude each other")
+    if (write or check) and not Path(CHECKOUT).is_file():
+        raise UsageError(
+            f"--write and --check are for a checkout of envbuild, and {Path.cwd()} is none",
+            remedy="go to the folder that has builder/ and docs/; for an editor: envbuild schema >recipe.schema.json",
+        )
     state: State = context.obj
     commands = command_files(context.find_root().command)
     files = (*recipe_files(), *preflight_files(), *diagnosis_files(), *matrix_files(), *commands)
@@ -50,7 +58,10 @@ def schema(context: click.Context, *, write: bool, check: bool) -> int:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, *, shell: str) -> int:
-    """Print the script that makes a shell complete commands, options, recipes, GPUs and packages."""
+    """Print the script that makes a shell complete commands, options and what they take.
+
+    Example, for bash: eval "$(envbuild completion bash)"
+    """
     from click.shell_completion import get_completion_class
 
     state: State = context.obj

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,8 @@ import click
 
 from builder.commands.complete import complete_recipes, complete_targets
 from builder.commands.state import conclude, json_option
-from builder.errors import UsageError
+from builder.commands.values import DAY, OUTPUT_FILE, Limit
+from builder.errors import InvalidDocumentError, UsageError
 
 if TYPE_CHECKING:
     from builder.commands.state import State
@@ -46,12 +48,12 @@ RECIPE_ENDINGS = (".yaml", ".yml")
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=Limit(min=1, max=7 * DAY),
     default=1200.0,
     show_default=True,
     help="Seconds for each check of an image or of the interpreter at hand; a server compiles kernels at first.",
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the verdict to this file too.")
+@click.option("--out", type=OUTPUT_FILE, help="Write the verdict to this file too.")
 @json_option
 @click.pass_obj
 def smoke(
@@ -160,5 +162,6 @@ def _explain(state: State, verdict: Verdict) -> None:
     state.console.verdict(verdict.result, verdict.cause)
     for path in logs:
         state.console.say(f"  log: {path}")
-    if logs and (diagnosis := diagnose_files(logs)).causes:
-        state.console.say(render(diagnosis))
+    with contextlib.suppress(InvalidDocumentError):  # a log that is empty or no text tells nothing
+        if logs and (diagnosis := diagnose_files(logs)).causes:
+            state.console.say(render(diagnosis))

@@ -25,18 +25,19 @@ Text for people goes to standard error, data to standard output; with `--json` t
 | --- | --- |
 | 0 | done; for `make` and `smoke`: good |
 | 1 | a fault of envbuild itself |
-| 2 | the command line asks for something that does not exist |
+| 2 | the command line or a setting names what does not exist, or cannot be read or written |
 | 3 | a recipe or another document is not valid |
 | 4 | a preflight rule refuses the recipe |
 | 5 | a lock or a generated file is missing or not current |
 | 6 | the pins cannot be satisfied together, or a file cannot be fetched |
-| 7 | a build failed |
+| 7 | a build failed, or the disk is full |
 | 8 | the verdict is bad |
 | 9 | the engine or the machine cannot be used |
 | 10 | not proven, or the proof does not hold: not published, not promoted, not verified |
 | 11 | the registry refused or could not be reached |
 | 12 | unverified: a required check could not run |
 | 130 | interrupted |
+| 141 | nobody reads the output any more, as in `envbuild status \\| head -1` |
 """
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import shutil
 from typing import TYPE_CHECKING
 
 import click
 
 from builder.commands.state import RECIPE, RETRY, json_option
+from builder.commands.values import OUTPUT_FOLDER
 from builder.errors import ExitCode, UsageError
 from builder.settings import bytes_of, count_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from builder.build.wheelreport import WheelReport
     from builder.commands.state import State
     from builder.recipe.source import RecipeFile
 
-FOLDER = click.Path(path_type=Path, file_okay=False)
 EPILOG = "\b\nExample: envbuild wheels recipes/quickstart.yaml --memory 8g --export ./wheels"
 
 
@@ -34,8 +36,8 @@ EPILOG = "\b\nExample: envbuild wheels recipes/quickstart.yaml --memory 8g --exp
     "Such a wheel is for this machine: no image takes it, and it is not shared.",
 )
 @click.option("--fetched", is_flag=True, help="Examine also the wheels that the lock fetches.")
-@click.option("--export", "folder", type=FOLDER, help="Put the compiled wheels into a folder for --find-links.")
-@click.option("--index", type=FOLDER, help="Put the compiled wheels into a simple index (PEP 503).")
+@click.option("--export", "folder", type=OUTPUT_FOLDER, help="Put the compiled wheels into a folder for --find-links.")
+@click.option("--index", type=OUTPUT_FOLDER, help="Put the compiled wheels into a simple index (PEP 503).")
 @json_option
 @click.pass_obj
 def wheels(
@@ -73,6 +75,8 @@ def wheels(
     if here is not None and (push or pull):
         raise UsageError("--here makes wheels for this machine alone: it goes with neither --push nor --pull")
     if here is not None:
+        if shutil.which(here) is None:
+            raise UsageError(f"--here: there is no program {here}", remedy="give a Python that has torch and `build`")
         made = compile_here(source, locked, tools, here)
     else:
         made = compile_recipe(source, locked, tools, compiling=not pull)

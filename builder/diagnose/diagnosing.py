@@ -10,11 +10,11 @@ from builder.diagnose.judgement import causes_of, evidence_of, is_mild, suspects
 from builder.diagnose.knowledge import knowledge_with
 from builder.diagnose.model import UNKNOWN, Diagnosis, Failure
 from builder.diagnose.observe import observe
-from builder.diagnose.reader import log_of, open_log
+from builder.diagnose.reader import log_of, open_log, unheard
 from builder.verify.reported import Misleading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from builder.diagnose.judgement import Suspect
@@ -56,9 +56,15 @@ def diagnose_files(
     lock: Lock | None = None,
     target: str | None = None,
     findings: Path | None = None,
+    warn: Callable[[str], None] = unheard,
 ) -> Diagnosis:
-    """Diagnose log files together (`-` is standard input); raise UsageError if one cannot be read."""
-    return _diagnose([open_log(path) for path in paths], recipe=recipe, lock=lock, target=target, findings=findings)
+    """Diagnose log files together (`-` is standard input); raise UsageError if one cannot be read.
+
+    `warn` hears which of them is cut off.
+    """
+    return _diagnose(
+        [open_log(path, warn) for path in paths], recipe=recipe, lock=lock, target=target, findings=findings
+    )
 
 
 def _diagnose(

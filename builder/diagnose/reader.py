@@ -14,7 +14,7 @@ from isal import isal_zlib
 from builder.errors import InvalidDocumentError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
 BLOCK = 1 << 18
@@ -33,19 +33,25 @@ class Readable(Protocol):
         """Return up to `size` bytes, none at the end."""
 
 
+def unheard(_warning: str) -> None:
+    """Take a warning that nobody waits for."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Log:
     """A log to read once: its name as evidence shows it, and its bytes piece by piece.
 
-    One that a person named, `checked`, is an InvalidDocumentError if it is empty or no text.
+    One that a person named, `checked`, is an InvalidDocumentError if it is empty or no text. `warn` hears that it is
+    cut off.
     """
 
     name: str
     pieces: Iterator[bytes]
     checked: bool = False
+    warn: Callable[[str], None] = unheard
 
 
-def open_log(path: Path) -> Log:
+def open_log(path: Path, warn: Callable[[str], None] = unheard) -> Log:
     """Open a log file, plain or gzip, or standard input for `-`; raise UsageError if it cannot be read."""
     try:
         stream: BinaryIO = sys.stdin.buffer if str(path) == "-" else path.open("rb")
@@ -53,7 +59,7 @@ def open_log(path: Path) -> Log:
         remedy = "give the path of a log, or - for standard input"
         raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=remedy) from None
     name = "standard input" if str(path) == "-" else str(path)
-    return Log(name=name, pieces=_pieces(stream), checked=True)
+    return Log(name=name, pieces=_pieces(stream), checked=True, warn=warn)
 
 
 def log_of(lines: Readable | Iterable[str] | Iterable[bytes], *, name: str = "log") -> Log:
@@ -67,7 +73,7 @@ def blocks(log: Log) -> Iterator[bytes]:
     """Yield whole lines in blocks of about 256 KiB; a line longer than that is cut."""
     waiting: list[bytes] = []
     size = 0
-    for piece in _text(log) if log.checked else _plain(log.pieces):
+    for piece in _text(log) if log.checked else _plain(log.pieces, log.name, log.warn):
         waiting.append(piece)
         size += len(piece)
         if size >= BLOCK:
@@ -82,7 +88,7 @@ def blocks(log: Log) -> Iterator[bytes]:
 def _text(log: Log) -> Iterator[bytes]:
     """Yield the bytes of a log; raise InvalidDocumentError if there are none, or if they are no text."""
     empty = True
-    for piece in _plain(_not_empty(log)):
+    for piece in _plain(_not_empty(log), log.name, log.warn):
         if empty and len(piece.translate(None, _TEXT)) > len(piece) * MOST_CONTROLS:
             raise InvalidDocumentError(f"{log.name}: this is no text", remedy="give the log itself, plain or gzip")
         empty = empty and not piece
@@ -116,8 +122,8 @@ def _pieces(stream: Readable) -> Iterator[bytes]:
             stream.close()
 
 
-def _plain(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Unpack gzip, recognised by its first bytes; a torn or damaged tail ends the log there."""
+def _plain(pieces: Iterator[bytes], name: str, tell: Callable[[str], None]) -> Iterator[bytes]:
+    """Unpack gzip, recognised by its first bytes; a torn or damaged tail ends the log there, and is warned of."""
     first = b""
     while len(first) < len(_GZIP) and (piece := next(pieces, None)) is not None:
         first += piece
@@ -125,22 +131,26 @@ def _plain(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield first
         yield from pieces
         return
-    yield from _gunzip(itertools.chain([first], pieces))
+    if not (yield from _gunzip(itertools.chain([first], pieces))):
+        tell(f"{name}: the gzip file is cut off or damaged: only what comes before that is read")
 
 
-def _gunzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    unpacker = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+def _gunzip(pieces: Iterator[bytes]) -> Generator[bytes, None, bool]:
+    """Yield what is packed, and return whether that was everything."""
+    unpacker, begun = isal_zlib.decompressobj(wbits=_GZIP_WINDOW), False
     for piece in pieces:
         rest, data = piece, b""
         while rest or len(data) == BLOCK:
             try:
-                data = unpacker.decompress(rest, BLOCK)
+                begun, data = True, unpacker.decompress(rest, BLOCK)
             except isal_zlib.error:  # type: ignore[misc]  # the stub does not say that it is an exception
-                return
+                return False
             yield data
             rest = unpacker.unconsumed_tail
-            if unpacker.eof:
-                rest, unpacker = unpacker.unused_data, isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+            if unpacker.eof:  # another member may follow, or zeros that fill a block
+                rest, begun = unpacker.unused_data.lstrip(b"\0"), False
+                unpacker = isal_zlib.decompressobj(wbits=_GZIP_WINDOW)
+    return not begun
 
 
 def _clean(block: bytes) -> bytes:

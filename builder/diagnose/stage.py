@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from builder.diagnose.diagnosing import diagnose
 from builder.diagnose.model import UNKNOWN
-from builder.errors import EnvbuildError, InvalidDocumentError, ResolveError
+from builder.errors import EnvbuildError, InvalidDocumentError, ResolveError, UsageError
 from builder.lock.stage import previous_lock
 from builder.recipe.source import read_recipe
 from builder.recipe.targets import find_target
@@ -101,7 +101,7 @@ def recipe_at(recipe: Path | None) -> RecipeFile | None:
     """Return the recipe that a stage worked on, if there was one and it can be read."""
     try:
         return read_recipe(recipe) if recipe is not None else None
-    except InvalidDocumentError:
+    except (InvalidDocumentError, UsageError):
         return None
 
 

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from builder.download import Download, DownloadError, fetch_all, get_bytes, shown
+from builder.download import Download, DownloadError, fetch_all, get_bytes, remedy_for, shown
 from builder.errors import ResolveError
 from builder.lock.model import DebianRelease
 from builder.process import run
@@ -112,7 +112,7 @@ def fetch_releases(
         except DownloadError as error:
             raise ResolveError(
                 f"the Debian mirror does not give {name}: {error.message}",
-                remedy=SET_A_MIRROR,
+                remedy=remedy_for(error.message, SET_A_MIRROR),
                 evidence=error.evidence,
             ) from error
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from builder.errors import StaleLockError
 from builder.lock.lockfile import current_lock
+from builder.lock.question import question_of
 from builder.preflight.pins import lock_facts
 from builder.preflight.stage import check_recipe
-from builder.recipe.workspace import workspace_of
+from builder.recipe.workspace import refuse_namesake, workspace_of
 
 if TYPE_CHECKING:
     from builder.console import Console
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 
 def examine_recipe(source: RecipeFile, console: Console) -> tuple[Finding, ...]:
-    """Apply the rules of preflight to a recipe, and to its lock where it has a current one; refuse with exit 4."""
+    """Apply the rules of preflight to a recipe, and to its lock where it has a current one; refuse with exit 4.
+
+    Raise what `lock` would say of the folders and patches that the recipe names beside itself, and of a namesake.
+    """
+    refuse_namesake(source)
+    question_of(source)
     try:
         lock = current_lock(source, workspace_of(source).lock)
     except StaleLockError:

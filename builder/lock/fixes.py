@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def proven_fixes(wish: Wish, tree: Mapping[str, SourceFile], checkout: Checkout | None = None) -> tuple[ProvenFix, ...]:
     """Return how the patched tree, or the history of a checkout, shows each fix; raise ResolveError if neither does."""
-    return tuple(_proven(fix, tree, checkout, wish.place) for fix in wish.package.fixes)
+    return tuple(_proven(fix, tree, checkout, wish.place_of("fixes")) for fix in wish.package.fixes)
 
 
 def _proven(fix: Fix, tree: Mapping[str, SourceFile], checkout: Checkout | None, place: str) -> ProvenFix:
@@ -29,7 +29,7 @@ def _proven(fix: Fix, tree: Mapping[str, SourceFile], checkout: Checkout | None,
     tried = [f"{fix.file} does not contain {fix.contains!r}"] if fix.file else []
     tried += [f"{fix.commit} is not in the history of {checkout.commit}"] if fix.commit and checkout else []
     raise ResolveError(
-        f"{place}.fixes: the source does not have {fix.id}: {' and '.join(tried)}",
+        f"{place}: the source does not have {fix.id}: {' and '.join(tried)}",
         remedy=f"take a {'commit' if checkout else 'version'} that has it, or bring it in `patches`",
     )
 

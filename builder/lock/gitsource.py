@@ -25,7 +25,7 @@ def locked_git(wish: Wish) -> LockedGit:
     subdirectory = wish.package.subdirectory or "."
     if subdirectory != "." and not any(name.startswith(f"{subdirectory.rstrip('/')}/") for name in tree):
         raise InvalidDocumentError(
-            f"{wish.place}.subdirectory: {checkout.commit} has no folder {subdirectory}",
+            f"{wish.place_of('subdirectory')}: {checkout.commit} has no folder {subdirectory}",
             remedy="give the folder with the package's pyproject.toml or setup.py, from the repository's root",
         )
     return LockedGit(
@@ -50,5 +50,5 @@ def _checkout(wish: Wish) -> Checkout:
     package = wish.package
     history = any(fix.commit for fix in package.fixes)
     return fetch_commit(
-        str(package.git), str(package.commit), wish.store, wish.settings, place=wish.place, history=history
+        str(package.git), str(package.commit), wish.store, wish.settings, place=wish.place_of("git"), history=history
     )

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from packaging.utils import canonicalize_name
 
-from builder.download import DEFAULT_PATIENCE, DownloadError, NotFoundError, Patience, get, shown
+from builder.download import DEFAULT_PATIENCE, DownloadError, NotFoundError, Patience, get, remedy_for, shown
 from builder.errors import ResolveError
 from builder.settings import mirror_setting
 
@@ -142,7 +142,7 @@ def project_files(
     except DownloadError as error:
         raise ResolveError(
             f"the package index {shown(index)} cannot be asked for {project}",
-            remedy=INDEX_REMEDY,
+            remedy=remedy_for(error.message, INDEX_REMEDY),
             evidence=(error.message, *error.evidence),
         ) from error
     return tuple(

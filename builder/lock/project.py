@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from packaging.metadata import RawMetadata
 
-    from builder.recipe.model import Package, Recipe
+    from builder.recipe.model import Package
+    from builder.recipe.source import RecipeFile
 
 # What a tree without [build-system] is built with (PEP 518).
 DEFAULT_BUILD_REQUIREMENTS = ("setuptools>=40.8.0", "wheel")
@@ -83,15 +84,16 @@ def read_project(folder: Path, place: str) -> Project:
     return _of_table(project, plain, place)
 
 
-def local_declarations(name: str, package: Package, folder: Path) -> Project:
+def local_declarations(name: str, package: Package, source: RecipeFile) -> Project:
     """Return what a package in a folder beside the recipe declares."""
-    place = f"stack.{name}.path"
-    return named(name, read_project(folder / str(package.path), place), place)
+    place = source.place_of("stack", name, "path")
+    return named(name, read_project(source.folder / str(package.path), place), place)
 
 
-def local_projects(recipe: Recipe, folder: Path) -> dict[str, Project]:
+def local_projects(source: RecipeFile) -> dict[str, Project]:
     """Return what the packages in folders beside a recipe declare, by their names in the stack."""
-    return {name: local_declarations(name, p, folder) for name, p in recipe.stack.items() if p.path is not None}
+    packages = source.recipe.stack.items()
+    return {name: local_declarations(name, package, source) for name, package in packages if package.path is not None}
 
 
 def named(name: str, project: Project, place: str) -> Project:

@@ -13,8 +13,6 @@ from builder.recipe.model import BuildSettings
 from builder.recipe.packages import known_package
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from builder.recipe.model import Package, Recipe
     from builder.recipe.source import RecipeFile
 
@@ -38,14 +36,14 @@ def question_of(source: RecipeFile) -> dict[str, Any]:
                 "only on top of a Debian base",
                 remedy="write `base: {debian: trixie}`, or take released wheels for this image",
             )
-        return {"base": {"image": recipe.base.image}, "python": python_question(recipe, source.folder)}
+        return {"base": {"image": recipe.base.image}, "python": python_question(source)}
     return {
         "debian": {
             "suite": recipe.base.debian,
             "base": sorted({*BASE_PACKAGES, *recipe.base.packages}),
             "toolchain": sorted(TOOLCHAIN_PACKAGES) if compiled else [],
         },
-        "python": python_question(recipe, source.folder),
+        "python": python_question(source),
     }
 
 
@@ -65,12 +63,13 @@ def _shown(value: Any) -> str:  # noqa: ANN401 - JSON values
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def python_question(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def python_question(source: RecipeFile) -> dict[str, Any]:
     """Return everything that the Python world of a lock depends on, as plain data without empty fields."""
+    recipe = source.recipe
     question = {
         "python": recipe.python,
         "as-of": recipe.as_of,
-        "stack": {name: _source(name, package, folder) for name, package in sorted(recipe.stack.items())},
+        "stack": {name: _source(name, package, source) for name, package in sorted(recipe.stack.items())},
         "cuda": recipe.cuda if built_packages(recipe) else None,
         "tools": _tool_names(recipe),
         "overrides": {name: override.version for name, override in sorted(recipe.overrides.items())},
@@ -88,10 +87,10 @@ def _tool_names(recipe: Recipe) -> list[str]:
     return [*BUILD_TOOLS, *(COMPILER_PARTS if recipe.cuda else ())]
 
 
-def _source(name: str, package: Package, folder: Path) -> dict[str, Any]:
+def _source(name: str, package: Package, source: RecipeFile) -> dict[str, Any]:
     """Return what of one pin the lock depends on: not where a local tree is, but what it declares."""
     if package.path is not None:
-        project = local_declarations(name, package, folder)
+        project = local_declarations(name, package, source)
         return {
             "dependencies": list(project.dependencies_with(package.extras)),
             "build-requires": list(build_requirements(name, package, project)),
@@ -102,15 +101,15 @@ def _source(name: str, package: Package, folder: Path) -> dict[str, Any]:
     if package.extras:
         found["extras"] = sorted(package.extras)
     if package.from_source:
-        found |= _compilation(name, package, folder)
+        found |= _compilation(name, package, source)
     return found
 
 
-def _compilation(name: str, package: Package, folder: Path) -> dict[str, Any]:
+def _compilation(name: str, package: Package, source: RecipeFile) -> dict[str, Any]:
     """Return what of a fetched source's compilation the lock depends on, the bytes of its patches among it."""
     known, build = known_package(name), package.build or BuildSettings()
     dependencies = known.dependencies if build.dependencies is None else build.dependencies
-    patches = locked_patches(package.patches, folder, f"stack.{name}.patches")
+    patches = locked_patches(package.patches, source.folder, source.place_of("stack", name, "patches"))
     return {
         "build-requires": sorted({*known.requires, *build.requires}),
         **({"dependencies": sorted(dependencies)} if dependencies is not None else {}),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 
 from builder.beside import Beside
-from builder.download import Patience, get, shown
+from builder.download import Patience, get, remedy_for, shown
 from builder.errors import EnvbuildError
 from builder.lock.debian_archive import SET_A_MIRROR, find_mirrors
 from builder.lock.image_base import mirrored_reference
@@ -63,7 +63,13 @@ def _finding(rule: str, remedy: str, check: Callable[[], str]) -> Finding:
         return Finding(rule=rule, severity="ok", sentence=check(), certainty="reproduced")
     except EnvbuildError as error:
         sentence = "; ".join((error.message, *error.evidence[:1]))
-        return Finding(rule=rule, severity="warning", sentence=sentence, remedy=remedy, certainty="reproduced")
+        return Finding(
+            rule=rule,
+            severity="warning",
+            sentence=sentence,
+            remedy=remedy_for(sentence, remedy),
+            certainty="reproduced",
+        )
 
 
 def _index(settings: Settings) -> str:

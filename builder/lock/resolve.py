@@ -58,7 +58,7 @@ def resolve_lock(
             lambda name, lines: resolve_wheels(recipe, lines, store, settings, base=base, preferred=before[name]),
             beside,
         )
-        local = local_projects(recipe, source.folder)
+        local = local_projects(source)
         guessed = {**guessed_projects(recipe), **local}
         if len(guessed) == len(built_packages(recipe)):
             _begin(recipe, guessed, asked)

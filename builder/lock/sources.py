@@ -105,7 +105,7 @@ def declared_projects(source: RecipeFile, lock: Lock, store: Store, settings: Se
 
     A locked source that the store has lost is fetched again.
     """
-    found = local_projects(source.recipe, source.folder)
+    found = local_projects(source)
     for wish in wishes_of(source, store, settings):
         locked = lock.sources[wish.project]
         restore_source(locked, wish)

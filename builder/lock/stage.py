@@ -12,8 +12,8 @@ from builder.lock.lockfile import LOCK, current_lock, read_lock
 from builder.lock.question import changed_fields, question_of
 from builder.lock.resolve import NOTHING, resolve_lock
 from builder.lock.update import check_update
-from builder.lock.writing import write_lock
-from builder.recipe.workspace import workspace_of
+from builder.lock.writing import refuse_unwritable, write_lock
+from builder.recipe.workspace import refuse_namesake, workspace_of
 from builder.store import mended
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def lock_recipe(source: RecipeFile, tools: Tools, *, update: Update = NOTHING) -
     Shows what changed. Raise UsageError for a name in `update` that the lock does not have, StaleLockError where there
     is no lock to update.
     """
+    refuse_namesake(source)
     with tools.store.exclusive(f"lock-{key_of(str(workspace_of(source).lock))}"):
         return _lock_recipe(source, tools, update)
 
@@ -40,6 +41,7 @@ def _lock_recipe(source: RecipeFile, tools: Tools, update: Update) -> Lock:
     if previous is not None and not changed and not update.asked:
         tools.console.current("lock")
         return previous
+    refuse_unwritable(workspace_of(source).lock)
     tools.console.say(f"  lock: {', '.join(changed or ('asked to update',))}")
     with tools.console.step("resolve the base and the wheels") as step:
         resolve = partial(resolve_lock, source, previous, tools.store, tools.settings, update)

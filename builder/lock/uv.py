@@ -14,7 +14,7 @@ from uv import find_uv_bin
 
 from builder import process
 from builder.document import key_of
-from builder.download import shown
+from builder.download import remedy_for, shown
 from builder.errors import ResolveError
 from builder.lock.conflict import ROOT, UnsatisfiableError, find_conflict
 from builder.lock.index import INDEX_REMEDY, configured_index
@@ -169,7 +169,9 @@ def _may_pass(name: str) -> bool:
 def _failure(ended: Completed, question: Question, store: Store, settings: Settings) -> ResolveError:
     said = explanation(ended.stderr.decode(errors="replace"))
     if ended.code != UNSATISFIABLE:
-        return ResolveError("uv could not resolve the pins", remedy=INDEX_REMEDY, evidence=said)
+        return ResolveError(
+            "uv could not resolve the pins", remedy=remedy_for("".join(said), INDEX_REMEDY), evidence=said
+        )
     conflict = find_conflict(said)
     with store.log(f"resolve-{key_of(question.requirements)[:16]}.log") as log:
         log.write("".join(f"{line}\n" for line in said).encode())

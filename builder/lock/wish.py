@@ -12,8 +12,6 @@ from builder.lock.patches import patched_tree
 from builder.lock.patchfiles import locked_patches
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from builder.lock.model import LockedPatch
     from builder.lock.tree import SourceFile
     from builder.recipe.model import Package, Recipe
@@ -24,19 +22,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wish:
-    """A package by its name in the stack; `folder` is where relative paths of the recipe start."""
+    """A package by its name in the stack of a recipe."""
 
     name: str
     package: Package
-    recipe: Recipe
-    folder: Path
+    source: RecipeFile
     store: Store
     settings: Settings
 
     @property
+    def recipe(self) -> Recipe:
+        """The whole recipe."""
+        return self.source.recipe
+
+    @property
     def place(self) -> str:
         """The package's place in the recipe, for errors."""
-        return f"stack.{self.name}"
+        return self.place_of()
+
+    def place_of(self, *keys: str) -> str:
+        """Return the place of one of the package's fields in the recipe, for errors."""
+        return self.source.place_of("stack", self.name, *keys)
 
     @property
     def project(self) -> str:
@@ -46,12 +52,12 @@ class Wish:
     @property
     def patches(self) -> tuple[LockedPatch, ...]:
         """The package's patch files as they are now."""
-        return locked_patches(self.package.patches, self.folder, f"{self.place}.patches")
+        return locked_patches(self.package.patches, self.source.folder, self.place_of("patches"))
 
     def patched(self, tree: dict[str, SourceFile]) -> dict[str, SourceFile]:
         """Return a source tree with the package's patches applied; raise ResolveError if one does not fit."""
         with self.store.scratch() as scratch:
-            return patched_tree(tree, self.patches, self.folder, scratch, f"{self.place}.patches")
+            return patched_tree(tree, self.patches, self.source.folder, scratch, self.place_of("patches"))
 
     def keep(self, tree: dict[str, SourceFile]) -> str:
         """Keep the canonical archive of a tree in the store; return its sha256."""
@@ -66,8 +72,7 @@ def wishes_of(source: RecipeFile, store: Store, settings: Settings) -> tuple[Wis
         Wish(
             name=name,
             package=package,
-            recipe=source.recipe,
-            folder=source.folder,
+            source=source,
             store=store,
             settings=settings,
         )

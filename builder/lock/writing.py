@@ -10,8 +10,9 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from builder.document import write_atomic
-from builder.errors import BuildFailedError
+from builder.errors import UsageError, unwritten
 from builder.lock.lockfile import COMPILER, LOCK, PYLOCK, TOOLCHAIN
+from builder.places import obstacle
 from builder.store import is_running
 
 if TYPE_CHECKING:
@@ -43,10 +44,17 @@ def write_lock(folder: Path, files: dict[str, bytes]) -> None:
             elif not exchange(made, place):
                 _move(order, made, place)
     except OSError as error:
-        raise BuildFailedError(
+        raise unwritten(
+            error,
             f"the lock in {folder} cannot be written: {error.strerror}; what was there is whole",
             remedy="make room on its disk, or make the folder writable",
         ) from error
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Raise UsageError if a lock cannot be written into a folder, before any work is done for it."""
+    if why := obstacle(folder) or obstacle(folder.parent):
+        raise UsageError(f"the lock in {folder} cannot be written: {why}", remedy="make the folder writable")
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -57,14 +57,14 @@ def bisect_commits(
             f"{source.path}: {package} is not built from git",
             remedy=f"built from git: {', '.join(names) or 'no package of this recipe'}",
         )
-    place = f"stack.{package}"
+    place = source.place_of("stack", package, "git")
     checkout = fetch_commit(wish.git, bad, tools.store, tools.settings, place=place, history=True)
     line = (good, *commits_between(checkout, good))
     question = {"recipe": str(source.path.resolve()), "package": package, "line": line}
     with workplace(source.recipe.name, question, tools) as folder:
         tools.console.say(f"  {len(line) - 1} commits of {package} after {good[:12]}")
         bench = Bench(source=source, root=folder / VARIANTS)
-        runs = _Commits(bench=bench, path=f"{place}.commit", folder=folder, tools=tools)
+        runs = _Commits(bench=bench, path=f"stack.{package}.commit", folder=folder, tools=tools)
         return _carry_out(runs, budget, lambda bisect: bisect.commits(line))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from builder.document import Document
-from builder.errors import InvalidDocumentError
+from builder.errors import InvalidDocumentError, UsageError
 from builder.matrix.outcome import Result
 from builder.recipe.complaints import complaint_at, complaints_of
 from builder.recipe.model import Name, Sentence
@@ -101,15 +101,16 @@ class MatrixFile:
 
 
 def read_matrix(path: Path) -> MatrixFile:
-    """Read a matrix; raise InvalidDocumentError with every complaint as `file:line:column: path: message`."""
+    """Read a matrix; raise InvalidDocumentError with every complaint as `file:line:column: path: message`.
+
+    Raise UsageError for a file that cannot be read.
+    """
     try:
         read = read_yaml(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise InvalidDocumentError(f"{path}: byte {error.start} is not UTF-8 text") from None
     except OSError as error:
-        raise InvalidDocumentError(
-            f"{path}: cannot be read: {error.strerror}", remedy="give the path of a matrix"
-        ) from None
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy="give the path of a matrix") from None
     matrix, complaints = _parse(read)
     if matrix is None:
         raise InvalidDocumentError("\n".join(complaint_lines(complaints, str(path))), remedy="")

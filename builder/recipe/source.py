@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from builder.errors import InvalidDocumentError
+from builder.errors import InvalidDocumentError, UsageError
 from builder.recipe.complaints import complaints_of, stack_complaints
 from builder.recipe.model import Recipe
 from builder.recipe.yaml_text import Complaint, Location, Place, YamlText, dotted, read_yaml
@@ -18,6 +18,9 @@ from builder.recipe.yaml_text import Complaint, Location, Place, YamlText, dotte
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+
+_GIVE_ANOTHER = "give the path of a recipe that you may read"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,23 +42,28 @@ class RecipeFile:
         return self.path.parent
 
     def place_of(self, *location: str | int) -> str:
-        """Return where a key of the recipe stands, as `file:line:column: path`; without the line if that is unknown."""
-        line, column = self.places.get(location, (0, 0))
+        """Return where a key of the recipe stands, as `file:line:column: path`, or the nearest key above it.
+
+        Without the line where even that is unknown.
+        """
+        above = (location[:length] for length in range(len(location), 0, -1))
+        line, column = next((self.places[key] for key in above if key in self.places), (0, 0))
         where = f"{self.path}:{line}:{column}" if line else str(self.path)
         return f"{where}: {dotted(location)}"
 
 
 def read_recipe(path: Path) -> RecipeFile:
-    """Read a recipe; raise InvalidDocumentError with every complaint as `file:line:column: path: message`."""
+    """Read a recipe; raise InvalidDocumentError with every complaint as `file:line:column: path: message`.
+
+    Raise UsageError where there is no file that can be read.
+    """
+    refuse_no_recipe(path)
     try:
-        _refuse_no_file(path)
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InvalidDocumentError(f"{path}: no such recipe", remedy=_suggest_file(path)) from None
     except UnicodeDecodeError as error:
         raise InvalidDocumentError(f"{path}: byte {error.start} is not UTF-8 text") from None
     except OSError as error:
-        raise InvalidDocumentError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=_GIVE_ANOTHER) from None
     read, recipe, complaints = _parse(text)
     if recipe is None:
         raise InvalidDocumentError("\n".join(complaint_lines(complaints, str(path))), remedy="")
@@ -93,13 +101,18 @@ def _not_a_recipe(read: YamlText) -> Complaint:
     return Complaint(line=line, column=column, path="", message=f"{what}; a recipe begins with `version: 1`")
 
 
-def _refuse_no_file(path: Path) -> None:
-    """Refuse what would never end, or never begin, when it is read."""
-    mode = path.stat().st_mode
+def refuse_no_recipe(path: Path) -> None:
+    """Raise UsageError for what is not there, and for what would never end, or never begin, when it is read."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such recipe", remedy=_suggest_file(path)) from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=_GIVE_ANOTHER) from None
     kinds = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
     if not stat.S_ISREG(mode):
         what = next((words for is_kind, words in kinds.items() if is_kind(mode)), "a device")
-        raise InvalidDocumentError(f"{path}: this is {what}, not a file", remedy="give the path of a recipe's file")
+        raise UsageError(f"{path}: this is {what}, not a file", remedy="give the path of a recipe's file")
 
 
 def _suggest_file(path: Path) -> str:

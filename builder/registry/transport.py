@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from builder.download import TRANSIENT_STATUS
+from builder.download import TRANSIENT_STATUS, remedy_for
 from builder.errors import RegistryError
 from builder.registry.connection import Connections
 from builder.registry.credentials import DOCKER_HUB
@@ -103,7 +103,7 @@ class Transport:
                 watch.pause(max(min(self.patience.pause * 2**number, LONGEST_PAUSE), last.pause))
         raise RegistryError(
             f"{request.registry} did not {request.action} in {self.patience.attempts} attempts: {last}",
-            remedy="check the network and the registry, then run the same command again",
+            remedy=remedy_for(str(last), "check the network and the registry, then run the same command again"),
         ) from last
 
     @contextlib.contextmanager

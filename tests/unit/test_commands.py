@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,14 +14,19 @@ import click
 import pytest
 
 import builder
-from builder.cli import COMMANDS, cli, run
+from builder.cli import COMMANDS, cli, command_path, run
 from builder.commands.reference import REFERENCE_PATH, command_reference
-from builder.errors import ExitCode
+from builder.errors import EngineError, ExitCode, UsageError
+from builder.machine import examine_machine
 from builder.process import run as run_program
 from builder.recipe.generated import GeneratedFile, stale_generated
+from builder.settings import settings_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from builder.engine import EngineFacts
+    from builder.process import Completed
 
 PROJECT = Path(builder.__file__).parents[1]
 QUICKSTART = "recipes/quickstart.yaml"
@@ -103,7 +109,7 @@ def test_a_changed_command_makes_the_page_stale(tmp_path: Path) -> None:
         (["lock", QUICKSTART, "--update-all", "--update", "numpy"], 2),
         (["lock", QUICKSTART, "--update", "nmupy"], 2),
         (["explain", QUICKSTART, "nmupy"], 2),
-        (["explain", "recipes/nowhere.yaml", "numpy"], 3),
+        (["explain", "recipes/nowhere.yaml", "numpy"], 2),
         (["diff", "recipes/nowhere.yaml", QUICKSTART], 2),
         (["diff", QUICKSTART, "no/image:here"], 9),
         (["status", "--sizes"], 2),
@@ -189,6 +195,17 @@ def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         (("lock", "--update", "tokeni"), []),
         (("status", "--target", "rtx-pro-6000-m"), ["plain,rtx-pro-6000-max-q"]),
         (("check", "elsewhere/x"), ["file,elsewhere/x"]),
+        (("wheels", "recipes/qu"), [f"plain,{QUICKSTART}"]),
+        (("search", "recipes/qu"), [f"plain,{QUICKSTART}"]),
+        (("publish", "recipes/qu"), [f"plain,{QUICKSTART}"]),
+        (("bisect", "recipes/qu"), [f"plain,{QUICKSTART}"]),
+        (("bisect", "recipes/sm120-glm5.yaml", "sgl"), ["plain,sglang"]),
+        (("diagnose", "--explain", "toolchain-too-old-f"), ["plain,toolchain-too-old-for-architecture"]),
+        (("matrix", "run", "--cell", "no-such"), []),
+        (("matrix", "run", "nowhere.yaml", "--cell", ""), []),
+        (("report", "--mark"), ["plain,--markdown"]),
+        (("verify", "--max"), ["plain,--max-age"]),
+        (("promote", "--move"), ["plain,--move-back"]),
     ],
 )
 def test_a_shell_completes_commands_recipes_packages_and_gpus(
@@ -244,7 +261,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.
     for folder in ("recipes", "lockfiles"):
         shutil.copytree(PROJECT / folder, tmp_path / folder)
     (tmp_path / "dockerfiles").write_text("a file", encoding="utf-8")
-    assert run(["render", str(tmp_path / QUICKSTART)]) == 7
+    assert run(["render", str(tmp_path / QUICKSTART)]) == 2
     assert f"{tmp_path / 'dockerfiles'}" in capsys.readouterr().err
 
 
@@ -307,3 +324,328 @@ def test_the_interpreter_is_looked_for_on_the_path(
     code, said = smoked("--here", capsys=capsys)
     assert code == 2
     assert "no Python on the PATH has torch: there is none" in said
+
+
+ENVBUILD = [sys.executable, "-c", "from builder.__main__ import main; main()"]
+
+
+def as_a_process(*arguments: str, cwd: Path = PROJECT, **environment: str) -> Completed:
+    """Run the whole program, as a shell does."""
+    return run_program([*ENVBUILD, *arguments], cwd=cwd, environment={"PYTHONPATH": str(PROJECT), **environment})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["bisect", "a"], "envbuild bisect"),
+        (["diagnose"], "envbuild diagnose"),
+        (["lock", QUICKSTART, "--check", "--update-all"], "envbuild lock"),
+        (["matrix", "run", "--nonsense"], "envbuild matrix run"),
+        (["nonsense"], "envbuild"),
+        (["-v", "schema", "--write", "--check"], "envbuild schema"),
+    ],
+)
+def test_a_wrong_line_points_to_the_help_of_its_own_command(
+    arguments: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    said = capsys.readouterr().err
+    assert f"→ see `{command} --help`" in said or arguments == ["diagnose"]
+    assert command_path(arguments) == command
+
+
+@pytest.mark.parametrize("arguments", [[], ["matrix"]])
+def test_a_line_that_asks_for_nothing_gets_the_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("Usage: envbuild")
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_terminal_that_knows_few_characters_gets_the_same_answer(encoding: str, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("nvcc fatal   : Unsupported gpu architecture 'compute_120' → 日本\n", encoding="utf-8")
+    ended = as_a_process("diagnose", str(log), PYTHONIOENCODING=encoding)
+    assert ended.code == 0, ended.text
+    assert "toolchain-too-old-for-architecture" in ended.text
+    assert "compute_120' ? ??" in ended.text
+
+
+def test_nobody_who_reads_on_is_no_crash() -> None:
+    line = '"$@" status | head -1; echo "code ${PIPESTATUS[0]}"'
+    ended = run_program(["bash", "-c", line, "bash", *ENVBUILD], cwd=PROJECT, environment={"PYTHONPATH": str(PROJECT)})
+    assert "Traceback" not in ended.text
+    assert ended.stdout.splitlines()[-1] in {b"code 0", b"code 141"}  # the pipe may hold the whole table
+    closed = run_program(
+        ["bash", "-c", '"$@" check recipes/nowhere.yaml 2> >(true); echo "code $?"', "bash", *ENVBUILD],
+        cwd=PROJECT,
+        environment={"PYTHONPATH": str(PROJECT)},
+    )
+    assert closed.stdout in {b"code 2\n", b"code 141\n"}
+
+
+def test_an_interruption_while_the_program_is_loaded_ends_it_quietly() -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from builder import __main__ as begin\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'builder.cli':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "begin.main()\n"
+    )
+    ended = run_program([sys.executable, "-c", program], environment={"PYTHONPATH": str(PROJECT)})
+    assert (ended.code, ended.text) == (130, "interrupted\n")
+
+
+def test_an_interruption_is_a_document_like_every_other_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builder.status.statuses_of", interrupt)
+    assert run(["status", "--json"]) == 130
+    said = json.loads(capsys.readouterr().out)["error"]
+    assert {*said} == {"exit_code", "message", "remedy", "evidence"}
+    assert said["remedy"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["smoke", QUICKSTART, "--out", "{}/file/verdict.json"],
+        ["matrix", "run", "--output", "{}/file/report.json"],
+        ["matrix", "github", "--output", "{}/file/out"],
+        ["matrix", "github", "--report", "{}/file/out"],
+        ["report", "matrix.yaml", "--html", "{}/file/page.html"],
+        ["report", "matrix.yaml", "--markdown", "{}/file/page.md"],
+        ["report", "matrix.yaml", "--junit", "{}/file/page.xml"],
+        ["wheels", QUICKSTART, "--export", "{}/file/wheels"],
+        ["wheels", QUICKSTART, "--index", "{}/file/wheels"],
+        ["export", QUICKSTART, "--context", "{}/file/x"],
+        ["export", QUICKSTART, "--wheels", "{}/file/x"],
+        ["export", QUICKSTART, "--kit", "{}/file/x"],
+        ["export", QUICKSTART, "--oci", "{}/file/x.tar"],
+        ["export", QUICKSTART, "--apptainer", "{}/file/x.def"],
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert run([each.format(tmp_path) for each in arguments]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot be written: {tmp_path}/file is no folder" in said
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_lock_that_cannot_be_written_is_refused_before_it_is_resolved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "x.yaml").write_text(RECIPE.format(gpu="h200"), encoding="utf-8")
+    (tmp_path / "lockfiles").symlink_to("nowhere")
+    assert run(["lock", str(tmp_path / "recipes" / "x.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert f"lockfiles/h200 cannot be written: {tmp_path}/lockfiles is no folder" in said
+    assert "resolve" not in said
+
+
+@pytest.mark.parametrize("disk", [True, False])
+def test_a_full_disk_is_a_failed_build_and_a_bad_place_a_wrong_line(
+    disk: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC if disk else errno.EACCES, "no", "/place")
+
+    monkeypatch.setattr("builder.status.statuses_of", refuse)
+    assert run(["status"]) == (7 if disk else 2)
+    assert "error: /place cannot be used: no" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        *((command, "--minutes", value) for command in ("search", "bisect") for value in ("nan", "inf", "-1", "0")),
+        *((command, "--builds", value) for command in ("search", "bisect") for value in ("nan", "1.5", "-1", "0")),
+        *(("smoke", "--timeout", value) for value in ("nan", "inf", "-1", "0", "1e300")),
+        *(("wheels", "--jobs", value) for value in ("nan", "inf", "-1", "0", "9" * 30)),
+        *(("wheels", "--memory", value) for value in ("nan", "inf", "-1g", "0g", "8", "9" * 30 + "g")),
+    ],
+)
+def test_a_number_that_cannot_be_meant_is_refused(
+    command: str, option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, QUICKSTART, option, value]) == 2
+    assert option in capsys.readouterr().err
+
+
+def test_a_class_is_explained_without_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["diagnose", "--explain", "unknown", "server.log"]) == 2
+    assert "--explain reads no log" in capsys.readouterr().err
+    assert run(["diagnose", "--explain", "unknown"]) == 0
+
+
+@pytest.mark.parametrize("option", ["--write", "--check"])
+def test_generated_files_belong_to_a_checkout(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["schema", option]) == 2
+    assert f"{tmp_path} is none" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+    assert run(["schema"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "said"),
+    [
+        ("new", "ok", "is made by the first build"),
+        ("file", "error", "store is no folder"),
+        ("below a file", "error", "file is no folder"),
+        ("wrong inside", "error", "store/locks is no folder"),
+        ("dangling", "error", "store is no folder"),
+    ],
+)
+def test_the_doctor_looks_whether_the_store_can_be_used(
+    kind: str, severity: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "store"
+    if kind == "file":
+        place.touch()
+    elif kind == "below a file":
+        (tmp_path / "file").touch()
+        place = tmp_path / "file" / "store"
+    elif kind == "wrong inside":
+        place.mkdir()
+        (place / "locks").touch()
+    elif kind == "dangling":
+        place.symlink_to("nowhere")
+    monkeypatch.setattr("builder.machine.reach_findings", lambda *_: ())
+
+    def engine() -> EngineFacts:
+        raise EngineError("none here")
+
+    findings = examine_machine(None, settings_from({"ENVBUILD_STORE": str(place)}), engine)
+    (found,) = (finding for finding in findings if finding.rule == "store")
+    assert (found.severity, found.sentence.endswith(said)) == (severity, True), found.sentence
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can become somebody who may not write")
+def test_a_store_that_may_not_be_written_is_a_problem(tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    place.mkdir(mode=0o555)
+    program = (
+        "import os, sys\n"
+        "from builder import machine\n"
+        "from builder.settings import settings_from\n"
+        "os.setuid(65534)\n"
+        "found = machine._store(settings_from({'ENVBUILD_STORE': sys.argv[1]}))\n"
+        "print(found.severity, found.sentence)\n"
+    )
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    ended = run_program([sys.executable, "-c", program, str(place)], environment={"PYTHONPATH": str(PROJECT)})
+    assert ended.text == f"error {place} cannot be written: {place} does not allow it\n"
+
+
+FIELDS = {
+    "path": "  x: {path: ../nowhere}\n",
+    "patches": "  x:\n    version: '1'\n    patches: [no.patch]\n    build: {}\n",
+}
+
+
+@pytest.mark.parametrize("command", ["check", "lock"])
+@pytest.mark.parametrize("field", FIELDS)
+def test_what_a_recipe_names_beside_itself_is_looked_for_before_any_work(
+    command: str, field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "recipes" / "x.yaml"
+    path.parent.mkdir()
+    head = RECIPE.format(gpu="h200").replace('stack: {a: "1"}\n', "cuda: '13.0'\nstack:\n")
+    path.write_text(head + FIELDS[field], encoding="utf-8")
+    assert run([command, str(path)]) == 3
+    said = capsys.readouterr().err
+    line = 1 + next(number for number, text in enumerate(path.read_text().splitlines()) if f"{field}:" in text)
+    assert f"error: {path}:{line}:" in said
+    assert f" stack.x.{field}: " in said
+    assert "No such file or directory" in said
+
+
+@pytest.mark.parametrize("command", ["check", "lock", "make"])
+def test_two_recipes_do_not_share_a_lock_by_having_one_name(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "recipes" / "deep"
+    folder.mkdir(parents=True)
+    first, second = folder.parent / "first.yaml", folder / "second.yaml"
+    for path in (first, second):
+        path.write_text(RECIPE.format(gpu="h200"), encoding="utf-8")
+    assert run([command, str(second)]) == 3
+    assert f"{second}:2:1: name: {first} has the same name" in capsys.readouterr().err
+    first.write_text(RECIPE.format(gpu="h200").replace("name: h200", "name: h200-first"), encoding="utf-8")
+    (folder / "link.yaml").symlink_to(second)
+    assert run(["check", str(second)]) == 0
+
+
+@pytest.mark.parametrize("line", ["status > /dev/full", "status --json > /dev/full", "check nowhere 2> /dev/full"])
+def test_output_to_a_full_disk_is_no_crash(line: str) -> None:
+    ended = run_program(
+        ["sh", "-c", f'"$@" {line}', "sh", *ENVBUILD], cwd=PROJECT, environment={"PYTHONPATH": str(PROJECT)}
+    )
+    assert "Traceback" not in ended.text
+    assert ended.code == 7
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ENVBUILD_REGISTRY_MIRRORS", "junk"),
+        ("ENVBUILD_REGISTRY_MIRRORS", "docker.io="),
+        ("ENVBUILD_SHARE_PUSH", "yes"),
+        ("ENVBUILD_PRIORITY", "x"),
+        ("ENVBUILD_JOBS", "nan"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_refused_and_not_passed_over(variable: str, value: str) -> None:
+    with pytest.raises(UsageError, match=variable):
+        settings_from({variable: value})
+
+
+def test_without_a_home_in_the_environment_the_system_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    assert settings_from({}).store == Path("/root/.cache/envbuild")
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000)
+    assert settings_from({}).store == Path("/.cache/envbuild")
+
+
+def test_a_report_that_is_none_says_what_makes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    assert run(["report", str(tmp_path / "x.json")]) == 3
+    assert "→ give what `envbuild matrix run --output FILE` wrote" in capsys.readouterr().err
+
+
+def test_a_recipe_that_is_named_and_is_not_there_is_a_wrong_line_for_every_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    commands = ("make", "check", "lock", "render", "wheels", "build", "search", "shell", "status", "doctor")
+    codes = {command: run([command, "recipes/nowhere.yaml"]) for command in commands}
+    assert set(codes.values()) == {2}, codes
+    assert capsys.readouterr().err.count("error: recipes/nowhere.yaml: no such recipe") == len(commands)
+
+
+def test_an_interpreter_that_says_nothing_is_bad_whatever_its_empty_log_tells(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, said = smoked("--here", "--python", "/bin/true", capsys=capsys)
+    assert code == ExitCode.BAD
+    assert "the probe ended without a report" in said
+    assert "error" not in said
+
+
+def test_an_interpreter_that_is_not_there_compiles_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["wheels", QUICKSTART, "--here", "/nope"]) == 2
+    assert "--here: there is no program /nope" in capsys.readouterr().err

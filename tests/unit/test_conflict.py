@@ -181,7 +181,7 @@ def test_each_chain_begins_with_the_place_of_the_recipe_that_asks(index: Package
         '[project]\nname = "mine"\nversion = "1"\ndependencies = ["b < 3, >= 2"]\n', encoding="utf-8"
     )
     source = read_recipe(path)
-    projects = local_projects(source.recipe, source.folder)
+    projects = local_projects(source)
     error = placed(refused(index, tmp_path, "a==1.0", "b<3,>=2"), source, projects)
     assert error.message.startswith(f"{path}: no set of wheels")
     assert sorted(error.evidence[:2]) == [

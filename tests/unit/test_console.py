@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 import builder
 from builder.console import Console
 from builder.errors import UsageError
+from builder.process import run as run_program
 
 PROGRAM = """
 from builder.console import Console
@@ -87,3 +89,21 @@ def test_a_document_holds_names_that_are_no_text(capsys: pytest.CaptureFixture[s
     written = capsys.readouterr().out
     assert json.loads(written) == {"path": "a\udcffb"}
     written.encode()
+
+
+def test_a_table_in_a_pipe_has_no_spaces_at_the_ends_of_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("name", "what", box=None)
+    table.add_row("short", "x")
+    table.add_row("long", "x" * 30)
+    Console().show(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_document_is_whole_where_the_terminal_knows_few_characters() -> None:
+    ended = run_program(
+        [sys.executable, "-c", "from builder.console import Console; Console().document({'a': '→ é 🙂'})"],
+        environment={"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(builder.__file__).parents[1])},
+    )
+    assert json.loads(ended.stdout) == {"a": "→ é 🙂"}

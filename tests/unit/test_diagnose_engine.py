@@ -227,9 +227,19 @@ def test_a_torn_gzip_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     text = b"KeyError: 'glm_moe_dsa'\n" + b"".join(b"line %d\n" % number for number in range(200_000))
     torn = tmp_path / "torn.gz"
     torn.write_bytes(gzip.compress(text)[:-2000])
-    diagnosis = diagnose_files([torn])
+    said: list[str] = []
+    diagnosis = diagnose_files([torn], warn=said.append)
     assert diagnosis.causes[0].kind == "unknown-model-type"
     assert 1000 < diagnosis.lines < 200_001
+    assert said == [f"{torn}: the gzip file is cut off or damaged: only what comes before that is read"]
+
+
+def test_a_whole_gzip_is_not_called_torn(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.gz"
+    whole.write_bytes(gzip.compress(b"KeyError: 'glm_moe_dsa'\n") + gzip.compress(b"more\n") + b"\0" * 512)
+    said: list[str] = []
+    assert diagnose_files([whole], warn=said.append).lines == 2
+    assert said == []
 
 
 def test_several_logs_are_read_together_and_evidence_names_its_log(tmp_path: Path) -> None:
@@ -278,3 +288,19 @@ def test_a_class_is_explained_with_findings_and_sources_and_a_wrong_name_gets_th
     with pytest.raises(UsageError) as error:
         explain("shared-memory")
     assert "shared-memory-exceeded" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HTTP status client error (429 Too Many Requests) for url (http://index/simple/packaging/)",
+        "InRelease: could not be fetched in 5 attempts: HTTP 429 Too Many Requests",
+        "requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: https://hub/api",
+        "toomanyrequests: You have reached your pull rate limit.",
+    ],
+)
+def test_who_asks_too_often_is_told_to_wait(line: str) -> None:
+    (first, *_) = diagnose(["Request failed after 3 retries in 7.1s", line]).causes
+    assert first.finding == "asked-too-often"
+    assert first.remedy.startswith("wait some minutes")
+    assert first.evidence[0].line == 2

@@ -84,6 +84,9 @@ class Handler(BaseHTTPRequestHandler):
     def broken(self, *_: int) -> None:
         self._status(500)
 
+    def limited(self, *_: int) -> None:
+        self._status(429)
+
     def forbidden(self, *_: int) -> None:
         self._status(403)
 
@@ -273,3 +276,12 @@ def test_a_password_in_an_address_is_not_shown(server: Server, settings: Setting
     with pytest.raises(DownloadError) as caught:
         get_bytes(f"{server.url.replace('//', '//me:secret@')}/broken", settings, patience=HASTY)
     assert "secret" not in caught.value.message + "".join(caught.value.evidence)
+
+
+def test_who_asks_too_often_is_told_to_wait(server: Server, settings: Settings) -> None:
+    with pytest.raises(DownloadError, match="HTTP 429") as raised:
+        get_bytes(f"{server.url}/limited", settings, patience=HASTY)
+    assert "wait some minutes" in raised.value.remedy
+    with pytest.raises(DownloadError, match="HTTP 500") as raised:
+        get_bytes(f"{server.url}/broken", settings, patience=HASTY)
+    assert "wait" not in raised.value.remedy

@@ -93,7 +93,7 @@ def source(index: PackageIndex, tools: Tools, tmp_path: Path) -> RecipeFile:
     (path.parent / "mine" / "pyproject.toml").write_text(MINE, encoding="utf-8")
     path.write_text(RECIPE.format(url=index.url), encoding="utf-8")
     source = read_recipe(path)
-    projects = local_projects(source.recipe, source.folder)
+    projects = local_projects(source)
     stack, toolchain = (
         resolve_wheels(source.recipe, requirements(source.recipe, projects), tools.store, tools.settings)
         for requirements in (requirements_of, toolchain_requirements)

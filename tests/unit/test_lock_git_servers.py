@@ -13,6 +13,7 @@ from builder.lock.model import LockedGit
 from builder.lock.sources import locked_source
 from builder.lock.wish import Wish
 from builder.recipe.model import Recipe
+from builder.recipe.source import RecipeFile
 from builder.settings import settings_from
 from builder.store import Store
 from tests.git_repositories import commit, git
@@ -79,7 +80,13 @@ def wish(tmp_path: Path, url: str, head: str, *, ca_bundle: Path | None = None) 
     recipe = Recipe.from_json(json.dumps(plain), source="test")
     settings = replace(settings_from({}), ca_bundle=ca_bundle)
     store = Store(tmp_path / "store")
-    return Wish(name="pkg", package=recipe.stack["pkg"], recipe=recipe, folder=tmp_path, store=store, settings=settings)
+    return Wish(
+        name="pkg",
+        package=recipe.stack["pkg"],
+        source=RecipeFile(path=tmp_path / "r.yaml", recipe=recipe),
+        store=store,
+        settings=settings,
+    )
 
 
 def head_of(repositories: Path, name: str = "pkg") -> str:

@@ -11,6 +11,7 @@ from builder.lock.project import local_projects
 from builder.lock.question import python_question
 from builder.lock.requirements import built_packages, separate_compiler
 from builder.recipe.model import Recipe
+from builder.recipe.source import RecipeFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,12 +43,17 @@ def recipe(stack: dict[str, Any], **fields: Any) -> Recipe:
     return Recipe.from_json(json.dumps(plain), source="test")
 
 
+def written(recipe: Recipe, folder: Path) -> RecipeFile:
+    """Return a recipe as if it had been read in a folder."""
+    return RecipeFile(path=folder / "recipe.yaml", recipe=recipe)
+
+
 def requirements_of(wished: Recipe, folder: Path) -> tuple[str, ...]:
-    return requirements.requirements_of(wished, local_projects(wished, folder))
+    return requirements.requirements_of(wished, local_projects(written(wished, folder)))
 
 
 def toolchain_requirements(wished: Recipe, folder: Path) -> tuple[str, ...]:
-    return requirements.toolchain_requirements(wished, local_projects(wished, folder))
+    return requirements.toolchain_requirements(wished, local_projects(written(wished, folder)))
 
 
 def add_package(folder: Path, text: str) -> None:
@@ -103,8 +109,8 @@ def test_the_toolchain_has_the_build_requirements_with_the_pins_of_the_stack(fol
 
 def test_the_cuda_compiler_lives_apart_only_where_torch_brings_cuda_libraries_of_its_own(folder: Path) -> None:
     with_torch, without = recipe(STACK), recipe({"my-other": {"path": "other"}})
-    assert separate_compiler(with_torch, local_projects(with_torch, folder)) == (COMPILER,)
-    assert separate_compiler(without, local_projects(without, folder)) == ()
+    assert separate_compiler(with_torch, local_projects(written(with_torch, folder))) == (COMPILER,)
+    assert separate_compiler(without, local_projects(written(without, folder))) == ()
     assert COMPILER in toolchain_requirements(without, folder)
     assert separate_compiler(recipe({"torch": "2.11.0"}), {}) == ()
 
@@ -124,8 +130,8 @@ def test_without_cuda_the_toolchain_has_no_compiler_of_nvidia(folder: Path) -> N
 def test_where_nothing_is_compiled_pip_alone_is_locked_for_the_dockerfile(folder: Path) -> None:
     wished = recipe({"torch": "2.11.0"})
     assert toolchain_requirements(wished, folder) == ("pip",)
-    assert python_question(wished, folder)["tools"] == ["pip"]
-    assert "cuda" not in python_question(wished, folder)
+    assert python_question(written(wished, folder))["tools"] == ["pip"]
+    assert "cuda" not in python_question(written(wished, folder))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +148,7 @@ def test_a_local_package_without_proper_declarations_is_refused(
     text: str, error: type[Exception], said: str, tmp_path: Path
 ) -> None:
     add_package(tmp_path / "kernels", text)
-    with pytest.raises(error, match=rf"^stack\.my-kernels\.path: .*{said}"):
+    with pytest.raises(error, match=rf"stack\.my-kernels\.path: .*{said}"):
         requirements_of(recipe({"my-kernels": {"path": "kernels"}}), tmp_path)
 
 
@@ -158,7 +164,7 @@ def test_the_question_is_plain_and_complete(folder: Path) -> None:
         indexes={"nvidia": {"url": "https://example.org/simple", "packages": ["torch", "fastapi"]}},
         **{"as-of": "2026-11-25"},
     )
-    question = python_question(wished, folder)
+    question = python_question(written(wished, folder))
     assert json.loads(json.dumps(question)) == question
     assert question == {
         "python": "3.13",
@@ -180,12 +186,12 @@ def test_the_question_is_plain_and_complete(folder: Path) -> None:
 
 
 def test_what_does_not_change_the_wheels_does_not_change_the_question(folder: Path) -> None:
-    before = python_question(recipe(STACK), folder)
+    before = python_question(written(recipe(STACK), folder))
     (folder / "kernels" / "kernel.cu").write_text("__global__ void k() {}", encoding="utf-8")
     add_package(folder / "kernels", f"# a comment\n{KERNELS}".replace('version = "1"', 'version = "2"'))
     (folder / "kernels").rename(folder / "moved")
     moved = STACK | {"my-kernels": {"path": "moved", "build": {"archs": ["9.0"], "requires": ["ninja"]}}}
-    assert python_question(recipe(moved, description="another"), folder) == before
+    assert python_question(written(recipe(moved, description="another"), folder)) == before
 
 
 @pytest.mark.parametrize(
@@ -204,14 +210,14 @@ def test_what_does_not_change_the_wheels_does_not_change_the_question(folder: Pa
 def test_what_changes_the_wheels_changes_the_question(
     stack: dict[str, Any], fields: dict[str, Any], folder: Path
 ) -> None:
-    before = python_question(recipe(STACK), folder)
-    assert python_question(recipe({**STACK, **stack}, **fields), folder) != before
+    before = python_question(written(recipe(STACK), folder))
+    assert python_question(written(recipe({**STACK, **stack}, **fields), folder)) != before
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [("numpy>=2", "numpy>=2.1"), ("setuptools >= 77", "setuptools >= 78"), ('"wheel", ', "")]
 )
 def test_a_changed_declaration_of_a_local_package_changes_the_question(old: str, new: str, folder: Path) -> None:
-    before = python_question(recipe(STACK), folder)
+    before = python_question(written(recipe(STACK), folder))
     add_package(folder / "kernels", KERNELS.replace(old, new))
-    assert python_question(recipe(STACK), folder) != before
+    assert python_question(written(recipe(STACK), folder)) != before

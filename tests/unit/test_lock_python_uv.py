@@ -16,6 +16,7 @@ from builder.lock.requirements import requirements_of, toolchain_requirements
 from builder.lock.target import Target
 from builder.lock.uv import Question, end_of_day, explanation, uv_command, uv_files
 from builder.recipe.model import Index, Recipe
+from builder.recipe.source import RecipeFile
 from builder.settings import Settings, settings_from
 from builder.store import Store
 from tests.package_index import PackageIndex, serve, wheel_bytes
@@ -68,7 +69,12 @@ def resolve(index: PackageIndex, store: Store, *requirements: str, **more: Any) 
 
 
 def resolve_stack(wished: Recipe, folder: Path, store: Store, settings: Settings) -> tuple[LockedWheel, ...]:
-    return resolve_wheels(wished, requirements_of(wished, local_projects(wished, folder)), store, settings)
+    return resolve_wheels(
+        wished,
+        requirements_of(wished, local_projects(RecipeFile(path=folder / "r.yaml", recipe=wished))),
+        store,
+        settings,
+    )
 
 
 def recipe(stack: dict[str, Any], **fields: Any) -> Recipe:
@@ -172,7 +178,7 @@ def test_the_toolchain_of_a_local_package_is_resolved_too(index: PackageIndex, s
     index.add("pyproject-hooks", "1.2", tag="py3-none-any")
     index.add("pip", "26.0")
     wished = recipe({"mine": {"path": "."}})
-    lines = toolchain_requirements(wished, local_projects(wished, tmp_path))
+    lines = toolchain_requirements(wished, local_projects(RecipeFile(path=tmp_path / "r.yaml", recipe=wished)))
     wheels = resolve_wheels(wished, lines, store, settings_for(index))
     assert versions(wheels) == {"build": "1.0", "lib": "2.0", "pip": "26.0", "pyproject-hooks": "1.2"}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import BuildFailedError
+from builder.errors import UsageError
 from builder.lock import writing
 from builder.lock.writing import exchange, write_lock
 from builder.process import run
@@ -130,7 +130,7 @@ def test_what_a_running_process_makes_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "lockfiles").write_text("a file")
-    with pytest.raises(BuildFailedError, match=r"the lock in .*lockfiles/x cannot be written: (File exists|Not a dir)"):
+    with pytest.raises(UsageError, match=r"the lock in .*lockfiles/x cannot be written: (File exists|Not a dir)"):
         write_lock(tmp_path / "lockfiles" / "x", OLD)
 
 

@@ -48,3 +48,9 @@ def test_a_result_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(BuildFailedError, match=r"out cannot be written: No such file"), unfinished(tmp_path / "out"):
         Path(tmp_path / "missing").read_bytes()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_below_a_file_is_a_wrong_wish_and_not_a_failed_build(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"out cannot be written: "), unfinished(tmp_path / "file" / "out"):
+        raise AssertionError("nothing may be done for it")

@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.errors import InvalidDocumentError
+from builder.errors import InvalidDocumentError, UsageError
 from builder.recipe.model import Recipe
-from builder.recipe.source import complaint_lines, parse_recipe, read_recipe
+from builder.recipe.source import RecipeFile, complaint_lines, parse_recipe, read_recipe
+
+if TYPE_CHECKING:
+    from builder.recipe.yaml_text import Location, Place
 
 ROOT = Path(__file__).parents[2]
 CASES = sorted(path.parent for path in (ROOT / "tests/cases/recipe").glob("*/recipe.yaml"))
@@ -71,7 +75,7 @@ def test_what_is_no_file_is_not_read(kind: str, tmp_path: Path) -> None:
     place = {"a pipe": tmp_path / "pipe.yaml", "a device": Path("/dev/zero"), "a folder": tmp_path}[kind]
     if kind == "a pipe":
         os.mkfifo(place)
-    with pytest.raises(InvalidDocumentError, match=f"{place}: this is {kind}, not a file"):
+    with pytest.raises(UsageError, match=f"{place}: this is {kind}, not a file"):
         read_recipe(place)
 
 
@@ -120,7 +124,7 @@ def test_a_wrong_file_ends_with_exit_code_3_and_its_places(tmp_path: Path) -> No
 
 def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
     (tmp_path / "quickstart.yaml").write_text(GOOD, encoding="utf-8")
-    with pytest.raises(InvalidDocumentError) as caught:
+    with pytest.raises(UsageError) as caught:
         read_recipe(tmp_path / "quikstart.yaml")
     assert caught.value.remedy == f"did you mean {tmp_path / 'quickstart.yaml'}?"
 
@@ -154,3 +158,11 @@ def test_a_text_built_to_exhaust_the_reader_is_only_a_complaint(text: str) -> No
     recipe, complaints = parse_recipe(text)
     assert recipe is None
     assert complaints
+
+
+@pytest.mark.parametrize(("known", "place"), [(True, "r.yaml:5:3: stack.x.path"), (False, "r.yaml: stack.x.path")])
+def test_a_key_that_is_left_out_is_placed_at_the_key_above_it(known: bool, place: str) -> None:
+    recipe, _ = parse_recipe(GOOD)
+    assert recipe is not None
+    places: dict[Location, Place] = {("stack", "x"): (5, 3)} if known else {}
+    assert RecipeFile(path=Path("r.yaml"), recipe=recipe, places=places).place_of("stack", "x", "path") == place

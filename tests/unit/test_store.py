@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.errors import BuildFailedError, ResolveError
+from builder.errors import ResolveError, UsageError
 from builder.store import Store
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ def test_a_lock_keeps_a_second_process_out_and_ends_with_its_holder(tmp_path: Pa
 
 def test_a_store_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BuildFailedError, match="cannot be written: Not a directory"):
+    with pytest.raises(UsageError, match="cannot be written: Not a directory"):
         Store(tmp_path / "file" / "store")
 
 
 def test_a_path_that_apt_cannot_name_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(BuildFailedError, match="has '%' in it"):
+    with pytest.raises(UsageError, match="has '%' in it"):
         Store(tmp_path / "100%")
     assert not (tmp_path / "100%").exists()

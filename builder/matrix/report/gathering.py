@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.errors import UsageError
+from builder.errors import InvalidDocumentError, UsageError
 from builder.matrix.cellreport import CellReport, MatrixReport, with_last_good
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+_GIVE_A_REPORT = "give what `envbuild matrix run --output FILE` wrote"
 
 
 def gather_reports(paths: Sequence[Path], earlier: Path | None = None) -> MatrixReport:
@@ -19,14 +21,21 @@ def gather_reports(paths: Sequence[Path], earlier: Path | None = None) -> Matrix
     """
     files = [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
     if not files:
-        raise UsageError(f"{paths[0]}: no report in it", remedy="give what `envbuild matrix run --output FILE` wrote")
-    parts = [MatrixReport.from_json(file.read_bytes(), source=str(file)) for file in files]
+        raise UsageError(f"{paths[0]}: no report in it", remedy=_GIVE_A_REPORT)
+    parts = [_read(file) for file in files]
     names = sorted({part.name for part in parts})
     if len(names) > 1:
         raise UsageError(f"these are reports of {len(names)} matrices: {', '.join(names)}", remedy="give those of one")
     whole = _together(parts)
-    before = MatrixReport.from_json(earlier.read_bytes(), source=str(earlier)) if earlier else None
+    before = _read(earlier) if earlier else None
     return with_last_good(whole, before) if before else whole
+
+
+def _read(file: Path) -> MatrixReport:
+    try:
+        return MatrixReport.from_json(file.read_bytes(), source=str(file))
+    except InvalidDocumentError as error:
+        raise InvalidDocumentError(error.message, remedy=_GIVE_A_REPORT) from None
 
 
 def _together(parts: list[MatrixReport]) -> MatrixReport:
