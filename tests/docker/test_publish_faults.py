@@ -149,7 +149,7 @@ def test_a_failure_between_the_tags_leaves_only_whole_ones(host: str, project: P
 
 def test_tokens_that_run_out_are_asked_for_again(host: str, project: Project) -> None:
     where = f"tests/{uuid.uuid4().hex}"
-    with fault_proxy(host, token_uses=6) as proxy:
+    with fault_proxy(host, token_uses=16) as proxy:
         published = publish_through(proxy, where, project)
         assert len(proxy.tokens) > 3
     assert tags_that_are_whole(host, where) == tags_of(published)
