@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import builder.verify
-from builder.document import key_of, sha256_file, tree_digest
+from builder.verify.grounds import suite_digest
 from builder.verify.levels import DECODING, Decoding
 from builder.verify.place import InImage
 from builder.verify.verdict import Check, Verdict, judge
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from builder.engine import Engine
-    from builder.recipe.model import Recipe, Serve, Smoke
+    from builder.recipe.model import Serve, Smoke
     from builder.recipe.targets import GpuTarget
     from builder.store import Store
     from builder.verify.place import Place
@@ -43,21 +41,9 @@ class Subject:
     overrides: tuple[str, ...] = ()
     driver_cuda: str | None = None
     serve: Serve | None = None
-    served: str | None = None
+    question: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
     waived: dict[str, str] = field(default_factory=dict)
-
-
-def suite_digest() -> str:
-    """Return the digest of the checks themselves: a changed check makes every older verdict stale."""
-    checks = Path(builder.verify.__file__).parent
-    ground = (checks.parent / "elf.py", checks.parent / "fatbin.py")
-    return key_of([tree_digest(checks), *(sha256_file(path) for path in ground)])
-
-
-def served_digest(recipe: Recipe) -> str | None:
-    """Return the sha256 over how a recipe is served, None where no check that it requires depends on that."""
-    needed = recipe.serve is not None and not SERVED.isdisjoint(recipe.smoke.require)
-    return key_of(recipe.serve.to_plain()) if recipe.serve is not None and needed else None
 
 
 def smoke_image(
@@ -99,7 +85,8 @@ def smoke_image(
         lock_digest=subject.lock_digest,
         image_id=subject.image_id,
         suite_digest=suite_digest(),
-        served=subject.served,
+        question=subject.question,
+        sources=subject.sources,
         waived=subject.waived,
         engine={"version": facts.version, "operating_system": facts.operating_system},
         required=smoke.require,
@@ -109,8 +96,6 @@ def smoke_image(
 
 
 _LEVELS: tuple[Level, ...] = ("static", "dry-run", "cpu-decode", "program", "gpu-decode", "target-decode")
-SERVED: frozenset[Level] = frozenset({"static", "dry-run", "program", "gpu-decode", "target-decode"})
-"""The levels whose outcome depends on the recipe's `serve`."""
 
 
 def run_levels(required: Iterable[Level], run: Callable[[Level], tuple[Check, ...]]) -> tuple[Check, ...]:

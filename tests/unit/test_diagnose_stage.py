@@ -20,7 +20,6 @@ from builder.recipe.model import Serve, Smoke
 from builder.recipe.source import RecipeFile, read_recipe
 from builder.store import Store
 from builder.verify.program import program_check, server_options
-from builder.verify.smoke import served_digest
 from builder.verify.verdict import Check, Verdict, judge
 from tests.fakes import FakeEngine
 
@@ -261,13 +260,6 @@ def test_the_program_of_a_recipe_runs_with_the_servers_options_and_variables(sto
     check = program_check(engine, image="i", smoke=smoke, serve=serve, store=store, memory=1 << 20)
     assert (check.outcome, check.log, engine.runs[0].read_only_root) == ("passed", None, True)
     assert list(server_options({"--a": 0.5})) == ["--a", "0.5"]
-
-
-def test_another_serve_makes_a_verdict_stale_where_a_check_depends_on_it(tmp_path: Path) -> None:
-    one, other = (recipe(tmp_path, dtype=dtype).recipe for dtype in ("bf16", "fp8"))
-    assert served_digest(one) != served_digest(other)
-    alone = Smoke(require=("cpu-decode",))
-    assert served_digest(one.model_copy(update={"smoke": alone})) is None
 
 
 def test_a_program_that_fails_keeps_its_whole_log(store: Store) -> None:

@@ -49,6 +49,36 @@ def rewrite(project: Project, old: str, new: str) -> None:
     project.source.path.write_text(text.replace(old, new), encoding="utf-8")
 
 
+def append(project: Project, text: str) -> None:
+    with project.source.path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def edit_verdict(project: Project, old: str, new: str) -> None:
+    path = workspace_of(project.source).verdict
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def forged_good(project: Project) -> None:
+    prove(project, result="bad", checks=(FAILED,))
+    edit_verdict(project, '"bad"', '"good"')
+    edit_verdict(project, '"failed"', '"passed"')
+
+
+def waiver_hidden(project: Project) -> None:
+    forget_proofs(project)
+    prove(project, waived={"R05": "it does not hold here"})
+    edit_verdict(project, '"R05": "it does not hold here"', "")
+
+
+def forget_proofs(project: Project) -> None:
+    for kind, key in [*project.store.results()]:
+        if kind == "verdict":
+            project.store.forget_result(kind, key)
+
+
 def relock(project: Project) -> None:
     project.lock_with(project.wheels[:1])
 
@@ -57,21 +87,48 @@ REFUSALS: dict[str, tuple[Callable[[Project], object], str]] = {
     "never proven": (lambda project: workspace_of(project.source).verdict.unlink(), "was never proven"),
     "bad": (lambda project: prove(project, result="bad", checks=(FAILED,)), "its verdict is bad"),
     "unverified": (lambda project: prove(project, result="unverified", checks=(SKIPPED,)), "its verdict is unverified"),
-    "another recipe's": (lambda project: prove(project, recipe="other"), "its verdict is on other"),
     "a changed lock": (relock, "its lock has changed since it was proven"),
     "a stale lock": (lambda project: rewrite(project, 'foo: "1.0"', 'foo: "1.1"'), "the lock in .* is stale"),
     "changed checks": (lambda project: prove(project, suite_digest="0" * 64), "the checks have changed"),
-    "another serve": (lambda project: prove(project, served="0" * 64), "its `serve` has changed since it was proven"),
+    "another serve": (
+        lambda project: append(project, "serve: {engine: sglang}\n"),
+        r"the recipe has changed since it was proven: serve \(none -> .*sglang",
+    ),
     "a check that is required since": (
         lambda project: rewrite(project, "require: [static]", "require: [static, cpu-decode]"),
-        "it requires cpu-decode since it was proven",
+        r"the recipe has changed since it was proven: smoke\.require",
     ),
-    "a waiver that is gone": (lambda project: prove(project, waived={"R05": "because"}), "does not waive R05 any more"),
+    "a waiver that is new": (
+        lambda project: append(project, "waive: {R05: it does not hold here}\n"),
+        r"the recipe has changed since it was proven: waive\.R05 \(none -> it does not hold here\)",
+    ),
+    "another description": (
+        lambda project: rewrite(project, "small wheels", "tiny wheels"),
+        "the recipe has changed since it was proven: description",
+    ),
+    "another target": (
+        lambda project: rewrite(project, "rtx-pro-6000", "h200"),
+        r"the recipe has changed since it was proven: target\.gpu \(rtx-pro-6000 -> h200\)",
+    ),
+    "changed files of its own": (
+        lambda project: prove(project, sources={"kernels": "0" * 64}),
+        "the files in kernels have changed since it was proven",
+    ),
+    "a verdict of before": (
+        lambda project: prove(project, suite_digest="0" * 64, question={}),
+        "the checks have changed since it was proven",
+    ),
+    "a verdict made good by hand": (forged_good, "the file was changed after its verdict was made"),
+    "a figure changed by hand": (
+        lambda project: edit_verdict(project, "all is there", "all is there, and fast"),
+        "the file was changed after its verdict was made",
+    ),
+    "a waiver taken out by hand": (waiver_hidden, "this verdict was not made on this machine"),
+    "a verdict of another machine": (forget_proofs, "this verdict was not made on this machine"),
     "an image made otherwise": (lambda project: put_image(project, b"2"), "the verdict is on sha256:"),
-    "another target": (lambda project: rewrite(project, "rtx-pro-6000", "h200"), "that was proven is not on this"),
     "a verdict on another image": (
         lambda project: prove(project, image_id=f"sha256:{'1' * 64}"),
-        "the image is sha256:",
+        "its image is sha256:",
     ),
     "no image": (
         lambda project: project.store.drop(image_of(project).layers[1].blob.digest.removeprefix("sha256:")),
