@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from builder.recipe.model import Serve, Smoke
     from builder.recipe.targets import GpuTarget
     from builder.store import Store
-    from builder.verify.place import Place
     from builder.verify.verdict import Level
 
 _UNITS = {"m": 1 << 20, "g": 1 << 30}
@@ -56,7 +55,7 @@ def smoke_image(
 ) -> Verdict:
     """Run the required checks inside the image and return the verdict; stops at the first level that failed."""
 
-    def place(gpus: int) -> Place:
+    def place(gpus: int) -> InImage:
         shared = bytes_of(subject.serve.shm_size) if subject.serve and subject.serve.shm_size else 1 << 30
         return InImage(
             engine=engine, store=store, image=subject.image_id, memory=memory_of(smoke), gpus=gpus, shared_memory=shared
@@ -73,7 +72,7 @@ def smoke_image(
     def run(level: Level) -> tuple[Check, ...]:
         if level in DECODING:
             return decoding.run(level)
-        return _look(level, subject, smoke, engine=engine, store=store, on_line=on_line)
+        return _look(level, subject, smoke, place(0), on_line=on_line)
 
     checks = run_levels(smoke.require, run)
     result, cause = judge(checks, smoke.require)
@@ -120,7 +119,7 @@ def memory_of(smoke: Smoke) -> int:
 
 
 def _look(
-    level: Level, subject: Subject, smoke: Smoke, *, engine: Engine, store: Store, on_line: Callable[[str], None]
+    level: Level, subject: Subject, smoke: Smoke, place: InImage, *, on_line: Callable[[str], None]
 ) -> tuple[Check, ...]:
     from builder.verify.dry_run.check import dry_run  # noqa: PLC0415 - slow to import, and rarely needed
     from builder.verify.dry_run.plan import planned_groups  # noqa: PLC0415
@@ -129,8 +128,7 @@ def _look(
 
     if level == "static":
         return static_checks(
-            engine,
-            image=subject.image_id,
+            place,
             target=subject.target,
             locked=subject.installed,
             built=subject.built,
@@ -138,35 +136,22 @@ def _look(
             overrides=subject.overrides,
             serve=subject.serve,
             driver_cuda=subject.driver_cuda,
-            store=store,
-            memory=memory_of(smoke),
             timeout=float(smoke.timeout),
             on_line=on_line,
         )
     if level == "dry-run":
         check = dry_run(
-            engine,
-            image=subject.image_id,
+            place,
             target=subject.target,
             groups=planned_groups(smoke.model, subject.serve, subject.stack),
             environment=subject.serve.env if subject.serve else {},
             driver_cuda=subject.driver_cuda,
-            store=store,
-            memory=memory_of(smoke),
             timeout=float(smoke.timeout),
             on_line=on_line,
         )
         return (check,)
     if level == "program":
-        check = program_check(
-            engine,
-            image=subject.image_id,
-            smoke=smoke,
-            serve=subject.serve,
-            store=store,
-            memory=memory_of(smoke),
-            on_line=on_line,
-        )
+        check = program_check(place, smoke=smoke, serve=subject.serve, on_line=on_line)
         return (check,)
     return (_unsupported(level),)
 
