@@ -213,21 +213,62 @@ def test_a_wrong_line_is_refused_with_a_sentence(
     assert sentence in capsys.readouterr().err
 
 
+POLICY = """\
+version: 1
+target: rtx-pro-600
+level: [static]
+levels: [statick, cpu-decode]
+max-age: soon
+waivers: R05
+"""
+COMPLAINTS = (
+    r"2:1: target: no GPU 'rtx-pro-600' is known \(did you mean rtx-pro-6000",
+    r"3:1: level: unknown key \(did you mean levels\?\)",
+    r"4:10: levels\.0: 'statick' is not one of static, .*\(did you mean static\?\)",
+    r"5:1: max-age: 'soon' is no age: write hours, days or weeks: 12h, 30d, 4w",
+    r"6:1: waivers: a list is needed",
+)
+
+
+def test_a_policy_is_told_all_its_faults_as_a_recipe_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    monkeypatch.setenv("PUB", new_signer().public.pem)
+    assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(path)]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    found = [line.partition(f"{path}:")[2] for line in lines if f"{path}:" in line]
+    assert len(found) == len(COMPLAINTS), lines
+    for line, complaint in zip(found, COMPLAINTS, strict=True):
+        assert re.match(complaint, line), line
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("version: 2", "version"),
-        ("version: 1\nlevel: [static]", "level"),
-        ("version: 1\nmax-age: soon", "'soon' is no age"),
-        ("version: [", "while parsing|expected"),
-        ("version: 1\nlevels: [nice]", "levels"),
+        ("version: 2", ":1:1: version: 2 is not 1"),
+        ("", ":1:1: the file is empty; a policy begins with `version: 1`"),
+        ("version: [", ":2:1: "),
+        ("- static", ":1:1: this is no mapping; a policy begins with `version: 1`"),
     ],
 )
-def test_a_policy_is_read_strictly(
+def test_what_is_no_policy_is_refused_with_its_place(
     text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "policy.yaml").write_text(text)
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
     monkeypatch.setenv("PUB", new_signer().public.pem)
-    line = ["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(tmp_path / "policy.yaml")]
-    assert run(line) == 3
-    assert re.search(sentence, capsys.readouterr().err)
+    assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(path)]) == 3
+    assert f"{path}{sentence}" in capsys.readouterr().err
+
+
+def test_a_policy_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "policy.yaml").touch()
+    monkeypatch.setenv("PUB", new_signer().public.pem)
+    assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(tmp_path / "polcy.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert "polcy.yaml: no such policy" in said
+    assert f"did you mean {tmp_path / 'policy.yaml'}?" in said
