@@ -201,6 +201,10 @@ def test_a_long_name_leaves_room_for_lock_and_image(tmp_path: Path) -> None:
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--level", "nice"], "'nice' is none"),
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--target", "rtx"], "no GPU 'rtx' is known"),
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--max-age", "soon"], "'soon' is no age"),
+        (["verify", "reg.example/A:1", "--key", "env:PUB"], "'A' is no part of a repository's name"),
+        (["verify", "a", "--key", "env:PUB"], "'a' names no registry"),
+        (["verify", "reg.example/a", "--key", "env:PUB"], "names a repository, but no image in it"),
+        (["promote", "reg.example/a:1", "https://reg.example/b", "--key", "env:PUB"], "is a URL, not a reference"),
         (["promote", "reg.example/a:1", f"reg.example/b@sha256:{'1' * 64}", "--key", "env:PUB"], "names a digest"),
     ],
 )
