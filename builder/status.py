@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from builder.build.stage import known_image_id
 from builder.document import Document
 from builder.errors import EnvbuildError, StaleLockError
 from builder.lock.lockfile import current_lock
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from builder.lock.model import Lock
     from builder.recipe.source import RecipeFile
     from builder.store import Store
 
@@ -77,8 +78,17 @@ def _staleness(source: RecipeFile, verdict: Verdict | None, store: Store) -> str
         return error.message
     if verdict is None:
         return None
-    now = grounds_of(source, lock, known_image_id(source, lock, store))
-    return "; ".join(changes_since(verdict, now)) or None
+    now = grounds_of(source, lock)
+    reasons = [*changes_since(verdict, now)]
+    if not reasons:
+        reasons += changes_since(verdict, replace(now, image_id=_known_image_id(source, lock, store)))
+    return "; ".join(reasons) or None
+
+
+def _known_image_id(source: RecipeFile, lock: Lock, store: Store) -> str | None:
+    from builder.build.stage import known_image_id  # noqa: PLC0415 - slow to import, and a stale row needs it not
+
+    return known_image_id(source, lock, store)
 
 
 def status_table(rows: Iterable[Status], *, details: bool) -> RenderableType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from builder.build.assembly import find_image
@@ -65,7 +65,8 @@ def proven_image(source: RecipeFile, store: Store) -> ProvenImage:
         look = f"see each check: envbuild status {source.path}"
         remedy = look if claimed.result == "bad" else _make(source)
         raise _refusal(source, [f"its verdict is {claimed.result}: {claimed.cause}"], remedy)
-    if reasons := [*changes_since(claimed, grounds_of(source, lock))]:
+    now = grounds_of(source, lock)
+    if reasons := [*changes_since(claimed, now)]:
         raise _refusal(source, reasons, _make(source))
     verdict = recorded_verdict(claimed, path, store, remedy=f"prove it here: envbuild smoke {source.path}")
     plan = find_plan(source, lock, store)
@@ -73,7 +74,7 @@ def proven_image(source: RecipeFile, store: Store) -> ProvenImage:
     if plan is None or image is None:
         gone = f"the image {verdict.image_id[:19]} that was proven is not on this machine any more"
         raise _refusal(source, [gone], _make(source))
-    if reasons := [*changes_since(verdict, grounds_of(source, lock, image.config_digest))]:
+    if reasons := [*changes_since(verdict, replace(now, image_id=image.config_digest))]:
         raise _refusal(source, reasons, _make(source))
     jobs = wheel_jobs(source, lock, store)
     return ProvenImage(recipe=source.recipe, lock=lock, plan=plan, jobs=jobs, image=image, verdict=verdict)
