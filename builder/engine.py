@@ -88,7 +88,10 @@ class LocalImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineFacts:
-    """What the engine says of itself; two engines with one `host` share that machine's cores and memory (bytes)."""
+    """What the engine says of itself; two engines with one `host` share that machine's cores, memory (bytes) and GPUs.
+
+    `gpus` are the GPUs that it says it has, by index or UUID; many an engine has some and does not say so.
+    """
 
     version: str
     api_version: str
@@ -98,6 +101,7 @@ class EngineFacts:
     storage_driver: str
     root: str
     host: str = ""
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

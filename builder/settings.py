@@ -31,6 +31,7 @@ class Settings:
     `docker_config` is the folder of Docker's config.json, `insecure_registries` are `host[:port]` that are spoken to
     without encryption, `share` is the `host/repository` where machines share wheels and layers, filled if `share_push`.
     `signing_key` names the key that signs what is published: a file, a variable or a token, never the key itself.
+    `gpus` are the GPUs of the engine's machine that may be used, by index or UUID (empty: those that it has).
     A compilation holds at most `memory` bytes and compiles `jobs` files at a time; `low_priority` lets others go first.
     """
 
@@ -51,6 +52,7 @@ class Settings:
     jobs: int | None = None
     low_priority: bool = False
     registry_mirrors: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
     verbose: bool = False
 
 
@@ -80,6 +82,7 @@ def settings_from(environment: Mapping[str, str] = os.environ) -> Settings:
         share=get("ENVBUILD_SHARE"),
         share_push=_is_on(get("ENVBUILD_SHARE_PUSH")),
         signing_key=get("ENVBUILD_SIGNING_KEY"),
+        gpus=tuple((get("ENVBUILD_GPUS") or "").replace(",", " ").split()),
         memory=bytes_of(get("ENVBUILD_MEMORY"), "ENVBUILD_MEMORY"),
         jobs=count_of(get("ENVBUILD_JOBS"), "ENVBUILD_JOBS"),
         low_priority=_is_low(get("ENVBUILD_PRIORITY")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Group
@@ -9,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from builder.document import Document
-from builder.errors import EnvbuildError, InvalidDocumentError, StaleLockError, UsageError
+from builder.errors import EnvbuildError, StaleLockError
 from builder.lock.lockfile import current_lock
 from builder.recipe.source import read_recipe
 from builder.recipe.workspace import workspace_of
+from builder.verify.grounds import changes_since, grounds_of
 from builder.verify.record import read_verdict
-from builder.verify.smoke import served_digest, suite_digest
 from builder.verify.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from builder.lock.model import Lock
     from builder.recipe.source import RecipeFile
+    from builder.store import Store
 
 COLOURS = {"good": "green", "bad": "red", "passed": "green", "failed": "red", "skipped": "yellow"}
 
@@ -38,7 +41,7 @@ class Status(Document):
     verdict: Verdict | None = None
 
 
-def statuses_of(paths: Iterable[Path], target: str | None = None) -> tuple[Status, ...]:
+def statuses_of(paths: Iterable[Path], store: Store, target: str | None = None) -> tuple[Status, ...]:
     """Return what is known of recipes, only of those for a GPU where `target` names one.
 
     A recipe, lock or verdict that cannot be read is a row of its own and hides no other.
@@ -48,40 +51,44 @@ def statuses_of(paths: Iterable[Path], target: str | None = None) -> tuple[Statu
         try:
             source = read_recipe(path)
             if target in {None, source.recipe.target.gpu}:
-                rows.append(status_of(source))
-        except (InvalidDocumentError, UsageError, OSError) as error:
+                rows.append(status_of(source, store))
+        except (EnvbuildError, OSError) as error:
             sentence = error.message if isinstance(error, EnvbuildError) else str(error)
             rows.append(Status(recipe=path.stem, path=str(path), result="invalid", stale=sentence))
     return tuple(rows)
 
 
-def status_of(source: RecipeFile) -> Status:
-    """Return what is known of a recipe; reads files only."""
+def status_of(source: RecipeFile, store: Store) -> Status:
+    """Return what is known of a recipe; reads files and the store only."""
     folder = workspace_of(source)
     verdict = read_verdict(folder.verdict)
     return Status(
         recipe=source.recipe.name,
         path=str(source.path),
         result=verdict.result if verdict else "none",
-        stale=_staleness(source, verdict),
+        stale=_staleness(source, verdict, store),
         verdict=verdict,
     )
 
 
-def _staleness(source: RecipeFile, verdict: Verdict | None) -> str | None:
+def _staleness(source: RecipeFile, verdict: Verdict | None, store: Store) -> str | None:
     try:
         lock = current_lock(source, workspace_of(source).lock)
     except StaleLockError as error:
         return error.message
     if verdict is None:
         return None
-    if verdict.lock_digest != lock.digest:
-        return "the lock has changed since"
-    if verdict.suite_digest != suite_digest():
-        return "the checks have changed since"
-    if verdict.served != served_digest(source.recipe):
-        return "`serve` has changed since"
-    return None
+    now = grounds_of(source, lock)
+    reasons = [*changes_since(verdict, now)]
+    if not reasons:
+        reasons += changes_since(verdict, replace(now, image_id=_known_image_id(source, lock, store)))
+    return "; ".join(reasons) or None
+
+
+def _known_image_id(source: RecipeFile, lock: Lock, store: Store) -> str | None:
+    from builder.build.stage import known_image_id  # noqa: PLC0415 - slow to import, and a stale row needs it not
+
+    return known_image_id(source, lock, store)
 
 
 def status_table(rows: Iterable[Status], *, details: bool) -> RenderableType:

@@ -39,7 +39,7 @@ class Tools:
 
     @cached_property
     def share(self) -> Sharing:
-        """Where the user's machines share wheels and layers, if anywhere; raises RegistryError if it is no name."""
+        """Where the user's machines share wheels and layers, if anywhere; raises UsageError if it is no name."""
         return open_share(self.settings, self.store, self.console.warn)
 
 

@@ -15,7 +15,7 @@ from builder.build.assembly import find_image
 from builder.build.image import Layer, assemble
 from builder.build.layers import make_base_layer
 from builder.build.stage import find_plan
-from builder.document import canonical_json, pretty_json, write_atomic
+from builder.document import canonical_json
 from builder.errors import EngineError
 from builder.publish.bundles import BUNDLE_TYPE, attachment_of
 from builder.publish.envelope import Envelope, seal
@@ -23,7 +23,8 @@ from builder.publish.keys import KeySigner
 from builder.recipe.workspace import workspace_of
 from builder.registry.content import OCI_INDEX, Descriptor, Payload
 from builder.registry.referrers import Attachment, attach, list_referrers
-from builder.verify.smoke import suite_digest
+from builder.verify.grounds import grounds_of
+from builder.verify.record import keep_proof
 from builder.verify.verdict import Check, Verdict
 from tests.registry_image import tar_of
 from tests.workshop import Project, new_project
@@ -98,22 +99,23 @@ def _layers(content: bytes) -> tuple[bytes, bytes]:
 
 
 def prove(project: Project, **changes: Any) -> Verdict:
-    """Write the verdict on the project's image, good but for the `changes`."""
+    """Write and record the verdict on the project's image, good but for the `changes`."""
+    grounds = grounds_of(project.source, project.lock, image_of(project).config_digest)
     check = Check(name="static.installed", level="static", outcome="passed", summary="all is there")
     values = {
         "recipe": project.name,
         "result": "good",
         "cause": "1 checks passed",
-        "lock_digest": project.lock.digest,
-        "image_id": image_of(project).config_digest,
-        "suite_digest": suite_digest(),
+        **asdict(grounds),
         "engine": {"version": "20.10"},
         "required": ("static",),
         "checks": (check,),
         "finished": "2026-11-29T00:00:00+00:00",
     }
     verdict = Verdict.model_validate({**values, **changes})
-    write_atomic(workspace_of(project.source).verdict, pretty_json(verdict.to_plain()))
+    path = workspace_of(project.source).verdict
+    path.unlink(missing_ok=True)  # a proof of another day is written too
+    keep_proof(verdict, path, project.store)
     return verdict
 
 

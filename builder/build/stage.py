@@ -135,3 +135,10 @@ def find_plan(source: RecipeFile, locked: Lock, store: Store) -> ImagePlan | Non
     if len(done) < len(built) or not all(store.has(wheel.sha256) for wheel in locked.wheels):
         return None
     return plan_image(source.recipe, locked, base_identity(locked), done, store, tag=source.tag)
+
+
+def known_image_id(source: RecipeFile, locked: Lock, store: Store) -> str | None:
+    """Return the id of the image that a recipe has now, None where this machine has not made it."""
+    plan = find_plan(source, locked, store)
+    record = store.result("image", plan.key) if plan is not None else None
+    return str(record["image_id"]) if record is not None else None

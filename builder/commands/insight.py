@@ -32,7 +32,7 @@ def status(state: State, *, recipes: tuple[Path, ...], target: str | None, sizes
         return _sizes(state, recipes)
     from builder.status import status_table, statuses_of
 
-    rows = statuses_of(_asked(recipes, target), target)
+    rows = statuses_of(_asked(recipes, target), state.tools().store, target)
     if state.console.json:
         state.console.document([row.to_plain() for row in rows])
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -121,7 +122,9 @@ def promote(state: State, *, reference: str, place: str, key: str, policy_path: 
     if "@" in place:
         raise UsageError(f"{place} names a digest, which a place cannot", remedy="give a repository, or one with a tag")
     policy, public = _policy(policy_path, None, (), None), load_public_key(key, os.environ)
-    return _told(state, promote_image(reference, place, public, policy, state.tools(), move_back=move_back))
+    options = shlex.join(["--key", key, *(["--policy", str(policy_path)] if policy_path is not None else [])])
+    done = promote_image(reference, place, public, policy, state.tools(), move_back=move_back, options=options)
+    return _told(state, done)
 
 
 def _policy(path: Path | None, target: str | None, levels: tuple[str, ...], max_age: str | None) -> Policy:

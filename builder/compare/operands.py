@@ -10,7 +10,8 @@ from builder.errors import InvalidDocumentError, StaleLockError, UsageError
 from builder.lock.lockfile import parse_lock, read_lock
 from builder.lock.question import changed_fields, question_of
 from builder.process import run
-from builder.recipe.source import complaint_lines, parse_recipe, read_recipe
+from builder.recipe.reading import complaint_lines
+from builder.recipe.source import parse_recipe, read_recipe
 from builder.recipe.workspace import workspace_of
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from docker.errors import ImageNotFound, NotFound
 from builder.dockerd.buildkit import BuildLog, decode_trace
 from builder.dockerd.containers import remove_leftovers, run_container
 from builder.dockerd.context import context_tar, named_images
+from builder.dockerd.devices import gpus_in
 from builder.dockerd.faults import MAKE_ROOM, disk_free, engine_errors, out_of_disk
 from builder.dockerd.image_facts import facts_of
 from builder.dockerd.reach import place_of, reach
@@ -65,7 +66,7 @@ def connect(settings: Settings, *, hello_seconds: int = HELLO_SECONDS) -> Docker
         )
     client.timeout = CALL_SECONDS
     remove_leftovers(client, address=address)
-    return DockerEngine(client, address)
+    return DockerEngine(client, address, settings.gpus)
 
 
 def _knock(address: str, seconds: float) -> None:
@@ -79,9 +80,10 @@ def _knock(address: str, seconds: float) -> None:
 class DockerEngine:
     """The `Engine` protocol on a Docker engine; made by `connect`."""
 
-    def __init__(self, client: APIClient, address: str) -> None:
+    def __init__(self, client: APIClient, address: str, gpus: tuple[str, ...] = ()) -> None:
         self._client = client
         self._address = address
+        self._gpus = gpus
 
     def facts(self) -> EngineFacts:
         """Return what the engine says of itself; raise EngineError if it cannot be used."""
@@ -95,6 +97,7 @@ class DockerEngine:
             storage_driver=info["Driver"],
             root=info["DockerRootDir"],
             host=info["Name"],
+            gpus=gpus_in(info),
         )
 
     def image_id(self, reference: str) -> str | None:
@@ -154,7 +157,7 @@ class DockerEngine:
 
         `on_line` sees the lines of standard error live. Of very long output the middle is left out.
         """
-        return run_container(self._client, job, on_line, address=self._address)
+        return run_container(self._client, job, on_line, address=self._address, gpus=self._gpus)
 
     def build(self, job: ImageBuild, on_line: Callable[[str], None] | None = None) -> str:
         """Build an image with BuildKit and return its id; raise BuildFailedError naming the failed step.

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from docker.errors import APIError, DockerException, ImageNotFound
-from docker.types import DeviceRequest, LogConfig, Mount
+from docker.types import LogConfig, Mount
 
 from builder.dockerd.capture import STDERR, BoundedLog, Frames, Lines
+from builder.dockerd.devices import gpu_requests
 from builder.dockerd.faults import engine_errors, said
 from builder.dockerd.owner import is_dead, is_local, own_name
 from builder.engine import Exit, NoGpuError
@@ -62,13 +63,21 @@ class _Output:
 
 
 def run_container(
-    client: APIClient, job: ContainerRun, on_line: Callable[[str], None] | None = None, *, address: str
+    client: APIClient,
+    job: ContainerRun,
+    on_line: Callable[[str], None] | None = None,
+    *,
+    address: str,
+    gpus: tuple[str, ...] = (),
 ) -> Exit:
-    """Run a container to its end or its deadline and remove it, whatever happens to the caller meanwhile."""
+    """Run a container to its end or its deadline and remove it, whatever happens to the caller meanwhile.
+
+    `gpus` are the only GPUs that it may see (empty: any).
+    """
     name = f"envbuild-{uuid.uuid4().hex[:16]}"
     output = _Output(Lines(on_line) if on_line is not None else None)
     try:
-        _create(client, job, name, address)
+        _create(client, job, name, address, gpus)
         with _attached(client, name, address) as descriptor:
             _start(client, job, name, address)
             start = time.monotonic()
@@ -89,7 +98,7 @@ def run_container(
         _remove(client, name)
 
 
-def _create(client: APIClient, job: ContainerRun, name: str, address: str) -> None:
+def _create(client: APIClient, job: ContainerRun, name: str, address: str, gpus: tuple[str, ...]) -> None:
     for mount in job.mounts:
         if not mount.source.exists():
             raise EngineError(f"cannot mount {mount.source} at {mount.target}: it does not exist", remedy="")
@@ -103,7 +112,7 @@ def _create(client: APIClient, job: ContainerRun, name: str, address: str) -> No
                 user=job.user,
                 working_dir=job.workdir,
                 labels={LABEL: "1", OWNER_LABEL: own_name()},
-                host_config=_host_config(client, job),
+                host_config=_host_config(client, job, gpus),
                 use_config_proxy=False,
             )
         except ImageNotFound:
@@ -113,7 +122,7 @@ def _create(client: APIClient, job: ContainerRun, name: str, address: str) -> No
             ) from None
 
 
-def _host_config(client: APIClient, job: ContainerRun) -> dict[str, Any]:
+def _host_config(client: APIClient, job: ContainerRun, gpus: tuple[str, ...]) -> dict[str, Any]:
     return client.create_host_config(
         network_mode="none",
         mem_limit=job.memory,
@@ -121,7 +130,7 @@ def _host_config(client: APIClient, job: ContainerRun) -> dict[str, Any]:
         cpu_shares=job.cpu_shares,
         pids_limit=PIDS_LIMIT,
         shm_size=job.shared_memory,
-        device_requests=[DeviceRequest(count=job.gpus, capabilities=[["gpu"]])] if job.gpus else None,
+        device_requests=gpu_requests(job.gpus, gpus),
         read_only=job.read_only_root,
         tmpfs=dict.fromkeys(job.tmpfs, _TMPFS),
         mounts=[

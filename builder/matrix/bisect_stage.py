@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder.document import key_of, pretty_json, write_atomic
 from builder.errors import UsageError
@@ -16,7 +16,7 @@ from builder.matrix.mixing import SOURCES, Move, mixed, moves_between
 from builder.matrix.trial import Bench, prove_locked, recall, recalled, remembered, try_variant, variant_tag
 from builder.matrix.workplace import VARIANTS, clear, shown_run, workplace
 from builder.recipe.workspace import workspace_of
-from builder.verify.smoke import suite_digest
+from builder.verify.grounds import grounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -160,5 +160,4 @@ class _Mixtures:
         return source, replace(lock, name=recipe.name), files
 
     def _key(self, source: RecipeFile, lock: Lock) -> str:
-        recipe: dict[str, Any] = source.recipe.to_plain()
-        return key_of({"recipe": recipe, "mixture": lock.digest, "checks": suite_digest()})
+        return key_of({"mixture": grounds_of(source, lock).key})

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from builder.dockerd.client import DEFAULT_ADDRESS, connect
+from builder.dockerd.reach import place_of
 from builder.errors import EngineError, UsageError
 from builder.matrix.schedule import Seat
+from builder.preflight.host import host_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from builder.engine import Engine
+    from builder.engine import Engine, EngineFacts
     from builder.settings import Settings
 
 
@@ -44,6 +46,18 @@ def connect_to(name: str, settings: Settings) -> Engine:
     return connect(replace(settings, engine_host=name))
 
 
+def gpus_of(name: str, facts: EngineFacts, settings: Settings) -> tuple[str, ...]:
+    """Return the GPUs that cells may have on an engine: those of the settings, else what it or its machine says.
+
+    Only of this machine is the driver asked.
+    """
+    if settings.gpus or facts.gpus:
+        return settings.gpus or facts.gpus
+    if not place_of(name, settings).address.startswith("unix://"):
+        return ()
+    return tuple(map(str, range(len(host_facts(settings.store).gpus))))
+
+
 def gather_crew(names: Sequence[str], settings: Settings, warn: Callable[[str], None]) -> Crew:
     """Connect to all engines; one that does not answer is left out with a warning. Raise EngineError if none does."""
     seats = []
@@ -55,7 +69,8 @@ def gather_crew(names: Sequence[str], settings: Settings, warn: Callable[[str], 
             first = first or error
             warn(f"the engine {name} is left out: {error.message}")
             continue
-        seats.append(Seat(name=name, host=facts.host or name, cores=facts.cpus, memory=facts.memory))
+        gpus = gpus_of(name, facts, settings)
+        seats.append(Seat(name=name, host=facts.host or name, cores=facts.cpus, memory=facts.memory, gpus=gpus))
     if not seats:
         raise first or EngineError("no engine is named")
     return Crew(seats=tuple(seats), settings=settings)

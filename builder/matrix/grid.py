@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from builder.document import Document
-from builder.errors import InvalidDocumentError, UsageError
+from builder.errors import InvalidDocumentError
 from builder.matrix.outcome import Result
-from builder.recipe.complaints import complaint_at, complaints_of
+from builder.recipe.complaints import complaint_at
 from builder.recipe.model import Name, Sentence
-from builder.recipe.source import complaint_lines
-from builder.recipe.yaml_text import read_yaml
+from builder.recipe.reading import complaint_lines, read_document
 from builder.verify.reported import Value
 
 if TYPE_CHECKING:
@@ -105,35 +103,14 @@ def read_matrix(path: Path) -> MatrixFile:
 
     Raise UsageError for a file that cannot be read.
     """
-    try:
-        read = read_yaml(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise InvalidDocumentError(f"{path}: byte {error.start} is not UTF-8 text") from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy="give the path of a matrix") from None
-    matrix, complaints = _parse(read)
-    if matrix is None:
-        raise InvalidDocumentError("\n".join(complaint_lines(complaints, str(path))), remedy="")
+    read, matrix = read_document(path, Matrix, noun="matrix", more=_strangers)
     return MatrixFile(path=path, matrix=matrix, read=read)
 
 
-def _parse(read: YamlText) -> tuple[Matrix | None, tuple[Complaint, ...]]:
-    if not isinstance(read.data, dict):
-        what = "a matrix begins with `version: 1`"
-        return None, read.complaints or (complaint_at((), what, read),)
-    found = list(read.complaints)
-    matrix = None
-    try:
-        matrix = Matrix.model_validate_json(json.dumps(read.data))
-        found.extend(_strangers(matrix, read))
-    except ValidationError as error:
-        found.extend(complaints_of(error.errors(), read, Matrix))
-    found.sort(key=lambda each: (each.line, each.column, each.path))
-    return (None if found else matrix), tuple(found)
-
-
-def _strangers(matrix: Matrix, read: YamlText) -> Iterator[Complaint]:
+def _strangers(read: YamlText, matrix: Matrix | None) -> Iterator[Complaint]:
     """Yield a complaint for every axis or value that a rule names and the axes do not have."""
+    if matrix is None:
+        return
     excluded = [("exclude", index, rule.cells) for index, rule in enumerate(matrix.exclude)]
     expected = [("expect", index, rule.cells) for index, rule in enumerate(matrix.expect)]
     for key, index, named in (*excluded, *expected):

@@ -12,10 +12,12 @@ from builder.errors import InvalidDocumentError
 from builder.matrix.cellreport import CellReport, MatrixReport, with_last_good
 from builder.matrix.cellrun import failed_report, known_report, report_without_run, run_cell
 from builder.matrix.engines import connect_to, gather_crew
-from builder.matrix.schedule import Job, Need, Schedule
+from builder.matrix.schedule import Job, Need, Schedule, lack_of_gpus
 from builder.matrix.variant import edited
 from builder.matrix.warm import CellProcesses
 from builder.matrix.waves import leaders_of, wheels_key
+from builder.verify.levels import gpus_needed
+from builder.verify.smoke import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 FOLDER = "matrices"
 REPORT = "report.json"
 COMPILE = Need(cores=4, memory=8 << 30)  # as much memory as a compilation may take, see build/wheels.py
-_UNITS = {"m": 1 << 20, "g": 1 << 30}
 
 
 def folder_of(file: MatrixFile, tools: Tools) -> Path:
@@ -62,8 +63,10 @@ def run_alone(file: MatrixFile, cell: Cell, engine: str, tools: Tools, *, again:
     folder = folder_of(file, tools)
     report = known_report(cell, folder, tools) if cell.to_run and not again else None
     if report is None and cell.to_run:
-        own = replace(tools, connect=lambda: connect_to(engine, tools.settings))
-        report = run_cell(cell, folder, own, place=engine)
+        (seat,) = gather_crew((engine,), tools.settings, tools.console.warn).seats
+        lack = lack_of_gpus(need_of(cell, compiles=True), (seat,))
+        own = replace(tools, connect=lambda: connect_to(engine, replace(tools.settings, gpus=seat.gpus)))
+        report = failed_report(cell, lack, place=None) if lack else run_cell(cell, folder, own, place=engine)
     return report_of(
         file.matrix, [report or report_without_run(cell)], seconds=time.monotonic() - start, places=(engine,)
     )
@@ -93,10 +96,12 @@ def read_report(path: Path) -> MatrixReport | None:
 
 
 def need_of(cell: Cell, *, compiles: bool) -> Need:
-    """Return what a cell takes of a host: the memory of its proof and, where it compiles, that of a compilation."""
-    memory = edited(cell.source, cell.edits).recipe.smoke.memory
-    proof = Need(cores=1, memory=int(memory[:-1]) * _UNITS[memory[-1]])
-    return Need(cores=COMPILE.cores, memory=max(proof.memory, COMPILE.memory)) if compiles else proof
+    """Return what a cell takes of a host: memory and GPUs of its proof, and cores and memory where it compiles."""
+    recipe = edited(cell.source, cell.edits).recipe
+    proof = Need(cores=1, memory=memory_of(recipe.smoke), gpus=gpus_needed(recipe))
+    if not compiles:
+        return proof
+    return replace(proof, cores=COMPILE.cores, memory=max(proof.memory, COMPILE.memory))
 
 
 @dataclass(kw_only=True)
@@ -136,7 +141,7 @@ class _Run:
             schedule = Schedule[CellReport](
                 jobs=self._jobs(),
                 seats=crew.seats,
-                execute=lambda job, seat: self._execute(by_name[job.name], seat, step),
+                execute=lambda job, seat, gpus: self._execute(by_name[job.name], seat, gpus, step),
                 is_alive=crew.is_alive,
                 give_up=lambda job, error: failed_report(by_name[job.name], error, place=None),
                 on_end=lambda _, report: self._ended(report),
@@ -161,7 +166,7 @@ class _Run:
             jobs.append(Job(name=cell.name, need=need_of(cell, compiles=leads), after=leaders[cell.name]))
         return jobs
 
-    def _execute(self, cell: Cell, seat: Seat, step: Step) -> CellReport:
+    def _execute(self, cell: Cell, seat: Seat, gpus: tuple[str, ...], step: Step) -> CellReport:
         console = self.tools.console
 
         def on_line(line: str) -> None:
@@ -170,7 +175,7 @@ class _Run:
             else:
                 step.detail(f"{self._done()} of {len(self.cells)} done; {cell.name}: {line.strip()}")
 
-        settings, verbose = self.tools.settings, console.verbose
+        settings, verbose = replace(self.tools.settings, gpus=gpus), console.verbose
         return self._processes.run(cell, self.folder, settings, engine=seat.name, on_line=on_line, verbose=verbose)
 
     def _done(self) -> int:

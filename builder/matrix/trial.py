@@ -13,7 +13,7 @@ from builder.build.assembly import has_packages
 from builder.build.stage import build_recipe, find_plan
 from builder.diagnose.model import UNKNOWN
 from builder.diagnose.stage import deciding_check, diagnose_error, diagnose_verdict, explain_verdict
-from builder.document import canonical_json, key_of, tree_digest
+from builder.document import canonical_json, key_of
 from builder.download import DownloadError, NotFoundError
 from builder.errors import BuildFailedError, InvalidDocumentError, PreflightRefusedError, ResolveError
 from builder.lock.examine import facts_of
@@ -23,7 +23,7 @@ from builder.matrix.variant import edited
 from builder.preflight.examine import preflight
 from builder.preflight.findings import refuse
 from builder.recipe.workspace import workspace_of
-from builder.verify.smoke import suite_digest
+from builder.verify.grounds import grounds_of
 from builder.verify.stage import smoke_recipe
 
 if TYPE_CHECKING:
@@ -110,17 +110,7 @@ def recalled(key: str, store: Store) -> Outcome | None:
 
 def trial_key(bench: Bench, edits: Mapping[str, Choice]) -> str:
     """Return the key over all that the outcome of a variant depends on; raise InvalidDocumentError if it is none."""
-    variant = edited(bench.source, edits)
-    folders = {package.path for package in variant.recipe.stack.values() if package.path is not None}
-    lock = previous_lock(bench.source)
-    return key_of(
-        {
-            "recipe": variant.recipe.to_plain(),
-            "sources": {path: tree_digest(variant.folder / path) for path in sorted(folders)},
-            "lock": lock.digest if lock else None,
-            "checks": suite_digest(),
-        }
-    )
+    return grounds_of(edited(bench.source, edits), previous_lock(bench.source)).key
 
 
 def _go(variant: RecipeFile, source: RecipeFile, tools: Tools) -> Outcome:

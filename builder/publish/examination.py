@@ -170,6 +170,8 @@ def _of_verdict(
         yield "its verdict is on another lock than the image was made from"
     if verdict.recipe != labels.get(RECIPE_LABEL):
         yield f"its verdict is on another recipe, {verdict.recipe}"
+    if verdict.gpu != labels.get(TARGET_LABEL):
+        yield f"its verdict is for another GPU than the image, {verdict.gpu}"
     for level in policy.levels:
         outcomes = {check.outcome for check in verdict.checks if check.level == level}
         if outcomes != {"passed"}:

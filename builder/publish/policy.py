@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import yaml
 from pydantic import Field
 
 from builder.document import Document
-from builder.errors import InvalidDocumentError, UsageError
+from builder.errors import UsageError
+from builder.recipe.complaints import complaint_at
+from builder.recipe.reading import read_document
+from builder.recipe.targets import find_nearest_target, targets
 from builder.verify.verdict import Level
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from builder.recipe.yaml_text import Complaint, YamlText
 
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 _AGES = "write hours, days or weeks: 12h, 30d, 4w"
@@ -38,17 +42,18 @@ class Policy(Document):
 
 
 def read_policy(path: Path) -> Policy:
-    """Read a policy; raises InvalidDocumentError."""
-    try:
-        plain = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        raise InvalidDocumentError(f"{path}: {str(error).splitlines()[0]}") from None
-    except OSError as error:
-        raise InvalidDocumentError(f"{path}: cannot be read: {error.strerror}") from None
-    policy = Policy.from_json(json.dumps(plain, default=str), source=str(path))
-    if policy.max_age is not None and not _SPAN.fullmatch(policy.max_age):
-        raise InvalidDocumentError(f"{path}: max-age: {policy.max_age!r} is no age", remedy=_AGES)
+    """Read a policy; raise InvalidDocumentError with every complaint as `file:line:column: path: message`."""
+    _, policy = read_document(path, Policy, noun="policy", more=_more)
     return policy
+
+
+def _more(read: YamlText, _policy: Policy | None) -> Iterator[Complaint]:
+    """Yield what the model cannot say: an unknown GPU, an age of another form."""
+    gpu, age = read.data.get("target"), read.data.get("max-age")
+    if isinstance(gpu, str) and gpu not in targets():
+        yield complaint_at(("target",), f"no GPU {gpu!r} is known ({find_nearest_target(gpu)})", read)
+    if isinstance(age, str) and not _SPAN.fullmatch(age):
+        yield complaint_at(("max-age",), f"{age!r} is no age: {_AGES}", read)
 
 
 def span_of(text: str) -> timedelta:

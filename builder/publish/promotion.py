@@ -15,6 +15,7 @@ from builder.publish.examination import examine_image
 from builder.publish.layout_shelf import LayoutShelf, take_along
 from builder.publish.shelf import RegistryShelf
 from builder.publish.stage import Published, move_tags
+from builder.publish.statements import KINDS
 from builder.registry.client import RegistryClient
 from builder.registry.content import EMPTY, Payload
 from builder.registry.reference import parse_reference
@@ -82,12 +83,20 @@ def examine_source(source: Source, key: PublicKey, policy: Policy, console: Cons
 
 
 def promote_image(
-    name: str, place: str, key: PublicKey, policy: Policy, tools: Tools, *, move_back: bool = False
+    name: str,
+    place: str,
+    key: PublicKey,
+    policy: Policy,
+    tools: Tools,
+    *,
+    move_back: bool = False,
+    options: str = "--key KEY",
 ) -> Published:
     """Copy an image and its proof to another place, if the key proves all of it and the policy allows it.
 
     Both are references, or `oci:` and the path of a layout. In a registry the image gets the tag of `place`, else that
-    of `name`, if one of them has one. Raises NotVerifiedError before anything is written, or RegistryError.
+    of `name`, if one of them has one. `options` are how a person gives key and policy to a command. Raises
+    NotVerifiedError before anything is written, or RegistryError.
     """
     target = None if place.startswith(LAYOUT) else parse_reference(place)
     near = target is not None and name.partition("/")[0] == target.repository.registry
@@ -96,14 +105,14 @@ def promote_image(
         if examined.report.reasons:
             raise NotVerifiedError(
                 f"{name} is not promoted: {examined.report.reasons[0]}",
-                remedy=f"see all reasons: envbuild verify {name}",
+                remedy=f"see all reasons: envbuild verify {name} {options}",
                 evidence=examined.report.reasons[1:],
             )
         if target is not None:
             return _into_registry(source, examined, target, tools, back=move_back)
         with tools.console.step(f"write {place}"):
             take_along(source.shelf, examined, source.tag, tools.store, Path(place.removeprefix(LAYOUT)))
-    return _published(place, examined, 0, {})
+    return _published(place, examined, 0, {}, examined.report.proven)
 
 
 def _into_registry(source: Source, examined: Examined, target: Reference, tools: Tools, *, back: bool) -> Published:
@@ -111,13 +120,13 @@ def _into_registry(source: Source, examined: Examined, target: Reference, tools:
         here = RegistryShelf(client=client, repository=target.repository)
         with tools.console.step(f"copy {examined.report.digest[:19]} to {target.repository}") as step:
             sent = _copy(source, here, tools.store, show_progress(step))
-            _copy_proof(source.shelf, here, examined)
+            attached = _copy_proof(source.shelf, here, examined)
             step.end(f"{sent >> 20} MiB sent" if sent else "all of it was there")
         age, tag = age_of_published(here, source.manifest.digest), target.tag or source.tag
         if age is None:
             raise NotVerifiedError(f"{source.name} does not tell how new it is", remedy="publish it again")
         moving = move_tags(here, [tag] if tag else [], source.manifest, age, tools.console, back=back)
-    return _published(f"{target.repository}@{source.manifest.digest}", examined, sent, moving)
+    return _published(f"{target.repository}@{source.manifest.digest}", examined, sent, moving, attached)
 
 
 def _copy(source: Source, target: RegistryShelf, store: Store, on_progress: Callable[[Progress], None]) -> int:
@@ -133,20 +142,28 @@ def _copy(source: Source, target: RegistryShelf, store: Store, on_progress: Call
     return pushed.sent - len(manifest.data)
 
 
-def _copy_proof(source: Shelf, target: RegistryShelf, examined: Examined) -> None:
-    """Attach what the key proves, to the byte as it was; what it does not prove stays behind."""
+def _copy_proof(source: Shelf, target: RegistryShelf, examined: Examined) -> tuple[str, ...]:
+    """Attach what the key proves, to the byte as it was, and return the kinds that were new.
+
+    What the key does not prove stays behind.
+    """
+    known = {item.digest for item in target.referrers(examined.manifest.digest)}
+    new = {item.statement.kind for item in examined.attestations.proven if item.manifest.digest not in known}
     for item in examined.attestations.proven:
         files = (Payload.of(EMPTY), Payload.of(item.bundle))
         attach_manifest(target.client, target.repository, item.manifest, files)
     copy_signature(source, target, examined.manifest.digest)
     put_attestations(target, examined.manifest.digest, examined.attestations)
+    return tuple(name for kind, name in KINDS.items() if kind in new)
 
 
-def _published(reference: str, examined: Examined, sent: int, moving: dict[str, Moved]) -> Published:
+def _published(
+    reference: str, examined: Examined, sent: int, moving: dict[str, Moved], attached: tuple[str, ...]
+) -> Published:
     return Published(
         reference=reference,
         digest=examined.report.digest,
         moving=moving,
         sent=sent,
-        attached=examined.report.proven,
+        attached=attached,
     )

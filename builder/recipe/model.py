@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from builder.document import Document
-from builder.errors import RegistryError
+from builder.errors import UsageError
 from builder.registry.reference import parse_reference
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _real_day(text: str) -> str:
 def _image_reference(text: str) -> str:
     try:
         reference = parse_reference(text)
-    except RegistryError as error:
+    except UsageError as error:
         raise ValueError(f"{error.message}; {error.remedy}") from None
     if not reference.tag and not reference.digest:
         raise ValueError(f"{text} names no image of that repository; add a :tag or a @sha256:… digest")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-import json
-import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from builder.errors import InvalidDocumentError, UsageError
-from builder.recipe.complaints import complaints_of, stack_complaints
+from builder.recipe.complaints import stack_complaints
 from builder.recipe.model import Recipe
-from builder.recipe.yaml_text import Complaint, Location, Place, YamlText, dotted, read_yaml
+from builder.recipe.reading import parse_document, read_document, refuse_no_file
+from builder.recipe.yaml_text import dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from builder.recipe.yaml_text import Complaint, Location, Place, YamlText
 
-_GIVE_ANOTHER = "give the path of a recipe that you may read"
+NOUN, EXAMPLE = "recipe", "recipes/quickstart.yaml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,67 +53,20 @@ def read_recipe(path: Path) -> RecipeFile:
 
     Raise UsageError where there is no file that can be read.
     """
-    refuse_no_recipe(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidDocumentError(f"{path}: byte {error.start} is not UTF-8 text") from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=_GIVE_ANOTHER) from None
-    read, recipe, complaints = _parse(text)
-    if recipe is None:
-        raise InvalidDocumentError("\n".join(complaint_lines(complaints, str(path))), remedy="")
+    read, recipe = read_document(path, Recipe, noun=NOUN, more=_more, example=EXAMPLE)
     return RecipeFile(path=path, recipe=recipe, places=read.places)
-
-
-def parse_recipe(text: str) -> tuple[Recipe | None, tuple[Complaint, ...]]:
-    """Return the recipe in `text`, or None and all complaints in file order; never raises."""
-    _, recipe, complaints = _parse(text)
-    return recipe, complaints
-
-
-def complaint_lines(complaints: tuple[Complaint, ...], source: str) -> list[str]:
-    """Return complaints as people and editors read them: `source:line:column: path: message`."""
-    return [f"{source}:{c.line}:{c.column}: {c.path + ': ' if c.path else ''}{c.message}" for c in complaints]
-
-
-def _parse(text: str) -> tuple[YamlText, Recipe | None, tuple[Complaint, ...]]:
-    read = read_yaml(text)
-    if not isinstance(read.data, dict):
-        return read, None, read.complaints or (_not_a_recipe(read),)
-    recipe, found = None, [*read.complaints, *stack_complaints(read)]
-    try:
-        recipe = Recipe.model_validate_json(json.dumps(read.data))
-    except ValidationError as error:
-        named = {complaint.path for complaint in found}
-        found.extend(each for each in complaints_of(error.errors(), read) if each.path not in named)
-    found.sort(key=lambda complaint: (complaint.line, complaint.column, complaint.path))
-    return read, None if found else recipe, tuple(found)
-
-
-def _not_a_recipe(read: YamlText) -> Complaint:
-    line, column = read.places.get((), (1, 1))
-    what = "the file is empty" if read.data is None else "this is no mapping"
-    return Complaint(line=line, column=column, path="", message=f"{what}; a recipe begins with `version: 1`")
 
 
 def refuse_no_recipe(path: Path) -> None:
     """Raise UsageError for what is not there, and for what would never end, or never begin, when it is read."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such recipe", remedy=_suggest_file(path)) from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", remedy=_GIVE_ANOTHER) from None
-    kinds = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
-    if not stat.S_ISREG(mode):
-        what = next((words for is_kind, words in kinds.items() if is_kind(mode)), "a device")
-        raise UsageError(f"{path}: this is {what}, not a file", remedy="give the path of a recipe's file")
+    refuse_no_file(path, NOUN, EXAMPLE)
 
 
-def _suggest_file(path: Path) -> str:
-    names = [found.name for found in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-    close = difflib.get_close_matches(path.name, names, n=1)
-    if close:
-        return f"did you mean {path.parent / close[0]}?"
-    return "give the path of a recipe, such as recipes/quickstart.yaml"
+def parse_recipe(text: str) -> tuple[Recipe | None, tuple[Complaint, ...]]:
+    """Return the recipe in `text`, or None and all complaints in file order; never raises."""
+    _, recipe, complaints = parse_document(text, Recipe, noun=NOUN, more=_more)
+    return recipe, complaints
+
+
+def _more(read: YamlText, _recipe: Recipe | None) -> Iterable[Complaint]:
+    return stack_complaints(read)

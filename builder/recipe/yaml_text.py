@@ -27,8 +27,8 @@ _WORDS_READ_AS_BOOLEANS = frozenset({"on", "off", "yes", "no"})
 _NOT_TEXT = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ADVICE = (
     ("mapping values are not allowed", "this text holds `: `, which begins a mapping; put quotes around the text"),
-    ("expected a single document", "a second document begins here; a recipe is one document"),
-    ("but found another document", "a second document begins here; a recipe is one document"),
+    ("expected a single document", "a second document begins here; the file is one document"),
+    ("but found another document", "a second document begins here; the file is one document"),
 )
 
 
@@ -78,7 +78,7 @@ def dotted(location: Location) -> str:
 
 def _check_bounds(text: str) -> None:
     if len(text) > MAX_CHARACTERS:
-        raise _error(f"longer than {MAX_CHARACTERS} characters; that is not a recipe", text, 0)
+        raise _error(f"longer than {MAX_CHARACTERS} characters", text, 0)
     strange = _NOT_TEXT.search(text)
     if strange is not None:
         raise _error(f"the character {strange.group()!r} is not text", text, strange.start())
@@ -129,7 +129,7 @@ class _Reader:
             raise _too_much(node.start_mark)
         self.places.setdefault(location, _place(node))
         if node.tag not in _PLAIN_TAGS:
-            self._complain(node, location, f"the tag {node.tag.replace(_PREFIX, '!!')} has no meaning in a recipe")
+            self._complain(node, location, f"the tag {node.tag.replace(_PREFIX, '!!')} has no meaning here")
             return None
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, location)
@@ -150,7 +150,7 @@ class _Reader:
                 continue
             self.places[place] = _place(key_node)
             if key_node.tag == f"{_PREFIX}merge":
-                self._complain(key_node, place, "`<<` does not merge in a recipe; write the keys out")
+                self._complain(key_node, place, "`<<` does not merge here; write the keys out")
                 continue
             data[key] = self.read(value_node, place)
         return data

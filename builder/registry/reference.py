@@ -6,7 +6,7 @@ import ipaddress
 import re
 from dataclasses import dataclass, replace
 
-from builder.errors import RegistryError
+from builder.errors import UsageError
 
 _HOST = re.compile(
     r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])"
@@ -52,10 +52,10 @@ class Reference:
 
     @property
     def identifier(self) -> str:
-        """What the registry is asked for; raises RegistryError if the reference has neither digest nor tag."""
+        """What the registry is asked for; raises UsageError if the reference has neither digest nor tag."""
         if self.digest or self.tag:
             return str(self.digest or self.tag)
-        raise RegistryError(f"{self} names a repository, but no image in it", remedy="add a :tag or a @sha256:… digest")
+        raise UsageError(f"{self} names a repository, but no image in it", remedy="add a :tag or a @sha256:… digest")
 
     def with_digest(self, digest: str) -> Reference:
         """Return the same reference pinned to a digest."""
@@ -63,7 +63,7 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    """Read a reference; raises RegistryError that says which part of it is wrong."""
+    """Read a reference; raises UsageError that says which part of it is wrong."""
     rest, at, digest = text.partition("@")
     if at:
         _check(_DIGEST, digest, "digest", text)
@@ -79,18 +79,18 @@ def parse_repository(text: str, *, whole: str | None = None) -> Repository:
     """Read `host[:port]/repository`; `whole` is the text that errors show."""
     whole = whole or text
     if "://" in text:
-        raise RegistryError(f"{whole!r} is a URL, not a reference", remedy=SHAPE)
+        raise UsageError(f"{whole!r} is a URL, not a reference", remedy=SHAPE)
     registry, slash, name = text.partition("/")
     if not slash or not _is_registry(registry):
-        raise RegistryError(f"{whole!r} names no registry", remedy=SHAPE)
+        raise UsageError(f"{whole!r} names no registry", remedy=SHAPE)
     host, port = split_port(registry)
     _check(_HOST, host, "host", whole)
     if port is not None and (not _PORT.fullmatch(port) or not 0 < int(port) < 65536):
-        raise RegistryError(f"{port!r} is no port in {whole!r}", remedy=SHAPE)
+        raise UsageError(f"{port!r} is no port in {whole!r}", remedy=SHAPE)
     for part in name.split("/"):
         _check(_COMPONENT, part, "part of a repository's name (lower case, digits, single . _ -)", whole)
     if len(text) > LONGEST_NAME:
-        raise RegistryError(f"{whole!r} is longer than {LONGEST_NAME} characters", remedy=SHAPE)
+        raise UsageError(f"{whole!r} is longer than {LONGEST_NAME} characters", remedy=SHAPE)
     return Repository(registry=registry, name=name)
 
 
@@ -116,4 +116,4 @@ def _is_registry(first: str) -> bool:
 
 def _check(pattern: re.Pattern[str], text: str, what: str, whole: str) -> None:
     if not pattern.fullmatch(text):
-        raise RegistryError(f"{text!r} is no {what} in {whole!r}", remedy=SHAPE)
+        raise UsageError(f"{text!r} is no {what} in {whole!r}", remedy=SHAPE)

@@ -143,7 +143,7 @@ class Share:
 
 
 def open_share(settings: Settings, store: Store, warn: Callable[[str], None]) -> Sharing:
-    """Return where the user's settings share results; raises RegistryError if they name no repository."""
+    """Return where the user's settings share results; raises UsageError if they name no repository."""
     if settings.share is None:
         return NO_SHARE
     repository = parse_repository(settings.share)

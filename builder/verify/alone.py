@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from builder.errors import BuildFailedError, UsageError
 from builder.process import run
 from builder.tools import show_lines
+from builder.verify.grounds import suite_digest
 from builder.verify.levels import Decoding
 from builder.verify.place import Here, InImage
-from builder.verify.smoke import run_levels, suite_digest
+from builder.verify.smoke import run_levels
 from builder.verify.verdict import Verdict, judge
 
 if TYPE_CHECKING:

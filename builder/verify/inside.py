@@ -1,4 +1,4 @@
-"""Run a probe inside an image: no network, the probe's source mounted read-only, a JSON report as the last line."""
+"""What a probe said: its JSON report as the last line, how it ended, the log that a failure keeps."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import builder
-from builder.build.environment import CACHE
 from builder.document import Document
-from builder.engine import ContainerRun, Exit, Mount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from builder.engine import Engine
+    from builder.engine import Exit
     from builder.store import Store
     from builder.verify.verdict import Check
 
 SOURCE = Path(builder.__file__).parent
 TAIL_LINES = 20
-INSIDE = {"PYTHONPATH": "/envbuild", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"}  # noqa: S108 - inside the container
 
 
 class ProbeError(Document):
@@ -54,39 +49,6 @@ class ProbeAnswer:
         if self.exit.oom_killed:
             return "killed: out of the memory that the recipe's `smoke.memory` allows"
         return f"exit code {self.exit.code}"
-
-
-def run_probe(
-    engine: Engine,
-    *,
-    image: str,
-    module: str,
-    arguments: tuple[str, ...] = (),
-    mounts: tuple[Mount, ...] = (),
-    environment: Mapping[str, str] = {},
-    memory: int | None = None,
-    gpus: int = 0,
-    shared_memory: int = 1 << 30,
-    timeout: float = 600.0,
-    on_line: Callable[[str], None] | None = None,
-) -> ProbeAnswer:
-    """Run `builder.verify.probe.MODULE` with the image's own Python and return what it reported."""
-    ended = engine.run(
-        ContainerRun(
-            image=image,
-            command=("python3", "-m", f"builder.verify.probe.{module}", *arguments),
-            environment={**INSIDE, **environment},
-            mounts=(Mount(source=SOURCE, target="/envbuild/builder"), *mounts),
-            tmpfs=("/tmp", CACHE),  # noqa: S108 - inside the container
-            memory=memory,
-            gpus=gpus,
-            shared_memory=shared_memory,
-            timeout=timeout,
-            read_only_root=True,
-        ),
-        on_line,
-    )
-    return ProbeAnswer(report=last_report(ended.stdout), exit=ended, tail=tail_of(ended))
 
 
 def last_report(stdout: bytes) -> dict[str, Any] | None:

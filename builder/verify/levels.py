@@ -11,12 +11,19 @@ from builder.verify.verdict import Check, Level
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from builder.recipe.model import Serve
+    from builder.recipe.model import Recipe, Serve
     from builder.store import Store
     from builder.verify.place import Place
 
 OWN_MODEL_CODE = ("sglang", "vllm")
 DECODING: tuple[Level, ...] = ("cpu-decode", "gpu-decode", "target-decode")
+
+
+def gpus_needed(recipe: Recipe) -> int:
+    """Return how many GPUs the checks that a recipe requires need at a time."""
+    if "target-decode" in recipe.smoke.require:
+        return recipe.target.count
+    return 1 if "gpu-decode" in recipe.smoke.require else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

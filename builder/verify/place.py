@@ -6,10 +6,11 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from builder.build.environment import CACHE
 from builder.document import canonical_json
-from builder.engine import Exit, Mount
+from builder.engine import ContainerRun, Exit, Mount
 from builder.process import run
-from builder.verify.inside import SOURCE, ProbeAnswer, last_report, run_probe, tail_of
+from builder.verify.inside import SOURCE, ProbeAnswer, last_report, tail_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from builder.engine import Engine
     from builder.store import Store
 
-FOLDER = "/envbuild/decode"
+FOLDER = "/envbuild/asked"
 REQUEST_FILE = "request.json"
+INSIDE = {"PYTHONPATH": "/envbuild", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp"}  # noqa: S108 - inside the container
 
 
 class Place(Protocol):
@@ -60,22 +62,26 @@ class InImage:
         environment: Mapping[str, str] = {},
         on_line: Callable[[str], None] | None = None,
     ) -> ProbeAnswer:
-        """Mount the files read-only and run the probe with the image's own Python."""
+        """Mount the files and the probe's source read-only and run the probe with the image's own Python."""
         asked = self.store.sound(self.store.add_bytes(canonical_json(request)))
         given = {**files, REQUEST_FILE: asked}
-        return run_probe(
-            self.engine,
-            image=self.image,
-            module=module,
-            arguments=(FOLDER,),
-            mounts=tuple(Mount(source=source, target=f"{FOLDER}/{name}") for name, source in given.items()),
-            environment=environment,
-            memory=self.memory,
-            gpus=self.gpus,
-            shared_memory=self.shared_memory,
-            timeout=timeout,
-            on_line=on_line,
+        mounts = (Mount(source=source, target=f"{FOLDER}/{name}") for name, source in given.items())
+        ended = self.engine.run(
+            ContainerRun(
+                image=self.image,
+                command=("python3", "-m", f"builder.verify.probe.{module}", FOLDER),
+                environment={**INSIDE, **environment},
+                mounts=(Mount(source=SOURCE, target="/envbuild/builder"), *mounts),
+                tmpfs=("/tmp", CACHE),  # noqa: S108 - inside the container
+                memory=self.memory,
+                gpus=self.gpus,
+                shared_memory=self.shared_memory,
+                timeout=timeout,
+                read_only_root=True,
+            ),
+            on_line,
         )
+        return ProbeAnswer(report=last_report(ended.stdout), exit=ended, tail=tail_of(ended))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +104,7 @@ class Here:
     ) -> ProbeAnswer:
         """Run the probe in a folder of its own; the interpreter sees its own packages and none of envbuild's."""
         with self.store.scratch() as scratch:
-            folder = _laid_out(scratch / "decode", files)
+            folder = _laid_out(scratch / "asked", files)
             (folder / REQUEST_FILE).write_bytes(canonical_json(request))
             source = scratch / "source"
             source.mkdir()

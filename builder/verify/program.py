@@ -12,35 +12,31 @@ from builder.verify.verdict import Check
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from builder.engine import Engine
     from builder.recipe.model import Serve, Smoke
-    from builder.store import Store
+    from builder.verify.place import InImage
 
 NAME: Literal["program"] = "program"
 
 
 def program_check(
-    engine: Engine,
+    place: InImage,
     *,
-    image: str,
     smoke: Smoke,
     serve: Serve | None,
-    store: Store,
-    memory: int,
     on_line: Callable[[str], None] | None = None,
 ) -> Check:
     """Run `smoke.program` with the options and variables of `serve`; passed if it ends with exit code 0.
 
-    It has no network, a read-only root and `memory` bytes; what it proves is what its author made it prove.
+    It has no network, a read-only root and the place's memory; what it proves is what its author made it prove.
     """
     options = tuple(server_options(serve.args)) if serve else ()
-    ended = engine.run(
+    ended = place.engine.run(
         ContainerRun(
-            image=image,
+            image=place.image,
             command=(*smoke.program, *options),
             environment={"PYTHONDONTWRITEBYTECODE": "1", "HOME": "/tmp", **(serve.env if serve else {})},  # noqa: S108
             tmpfs=("/tmp", CACHE),  # noqa: S108 - inside the container
-            memory=memory,
+            memory=place.memory,
             timeout=float(smoke.timeout),
             read_only_root=True,
         ),
@@ -57,7 +53,7 @@ def program_check(
         figures={"exit_code": ended.code, "seconds": round(ended.seconds, 1)},
         evidence=() if passed else answer.tail,
     )
-    return with_log(check, answer, store)
+    return with_log(check, answer, place.store)
 
 
 def server_options(args: Mapping[str, str | int | float | bool]) -> Iterator[str]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import builder.verify
-from builder.document import key_of, sha256_file, tree_digest
+from builder.verify.grounds import suite_digest
 from builder.verify.levels import DECODING, Decoding
 from builder.verify.place import InImage
 from builder.verify.verdict import Check, Verdict, judge
@@ -17,10 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from builder.engine import Engine
-    from builder.recipe.model import Recipe, Serve, Smoke
+    from builder.recipe.model import Serve, Smoke
     from builder.recipe.targets import GpuTarget
     from builder.store import Store
-    from builder.verify.place import Place
     from builder.verify.verdict import Level
 
 _UNITS = {"m": 1 << 20, "g": 1 << 30}
@@ -43,21 +40,9 @@ class Subject:
     overrides: tuple[str, ...] = ()
     driver_cuda: str | None = None
     serve: Serve | None = None
-    served: str | None = None
+    question: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
     waived: dict[str, str] = field(default_factory=dict)
-
-
-def suite_digest() -> str:
-    """Return the digest of the checks themselves: a changed check makes every older verdict stale."""
-    checks = Path(builder.verify.__file__).parent
-    ground = (checks.parent / "elf.py", checks.parent / "fatbin.py")
-    return key_of([tree_digest(checks), *(sha256_file(path) for path in ground)])
-
-
-def served_digest(recipe: Recipe) -> str | None:
-    """Return the sha256 over how a recipe is served, None where no check that it requires depends on that."""
-    needed = recipe.serve is not None and not SERVED.isdisjoint(recipe.smoke.require)
-    return key_of(recipe.serve.to_plain()) if recipe.serve is not None and needed else None
 
 
 def smoke_image(
@@ -70,7 +55,7 @@ def smoke_image(
 ) -> Verdict:
     """Run the required checks inside the image and return the verdict; stops at the first level that failed."""
 
-    def place(gpus: int) -> Place:
+    def place(gpus: int) -> InImage:
         shared = bytes_of(subject.serve.shm_size) if subject.serve and subject.serve.shm_size else 1 << 30
         return InImage(
             engine=engine, store=store, image=subject.image_id, memory=memory_of(smoke), gpus=gpus, shared_memory=shared
@@ -87,7 +72,7 @@ def smoke_image(
     def run(level: Level) -> tuple[Check, ...]:
         if level in DECODING:
             return decoding.run(level)
-        return _look(level, subject, smoke, engine=engine, store=store, on_line=on_line)
+        return _look(level, subject, smoke, place(0), on_line=on_line)
 
     checks = run_levels(smoke.require, run)
     result, cause = judge(checks, smoke.require)
@@ -99,7 +84,8 @@ def smoke_image(
         lock_digest=subject.lock_digest,
         image_id=subject.image_id,
         suite_digest=suite_digest(),
-        served=subject.served,
+        question=subject.question,
+        sources=subject.sources,
         waived=subject.waived,
         engine={"version": facts.version, "operating_system": facts.operating_system},
         required=smoke.require,
@@ -109,8 +95,6 @@ def smoke_image(
 
 
 _LEVELS: tuple[Level, ...] = ("static", "dry-run", "cpu-decode", "program", "gpu-decode", "target-decode")
-SERVED: frozenset[Level] = frozenset({"static", "dry-run", "program", "gpu-decode", "target-decode"})
-"""The levels whose outcome depends on the recipe's `serve`."""
 
 
 def run_levels(required: Iterable[Level], run: Callable[[Level], tuple[Check, ...]]) -> tuple[Check, ...]:
@@ -135,7 +119,7 @@ def memory_of(smoke: Smoke) -> int:
 
 
 def _look(
-    level: Level, subject: Subject, smoke: Smoke, *, engine: Engine, store: Store, on_line: Callable[[str], None]
+    level: Level, subject: Subject, smoke: Smoke, place: InImage, *, on_line: Callable[[str], None]
 ) -> tuple[Check, ...]:
     from builder.verify.dry_run.check import dry_run  # noqa: PLC0415 - slow to import, and rarely needed
     from builder.verify.dry_run.plan import planned_groups  # noqa: PLC0415
@@ -144,8 +128,7 @@ def _look(
 
     if level == "static":
         return static_checks(
-            engine,
-            image=subject.image_id,
+            place,
             target=subject.target,
             locked=subject.installed,
             built=subject.built,
@@ -153,35 +136,22 @@ def _look(
             overrides=subject.overrides,
             serve=subject.serve,
             driver_cuda=subject.driver_cuda,
-            store=store,
-            memory=memory_of(smoke),
             timeout=float(smoke.timeout),
             on_line=on_line,
         )
     if level == "dry-run":
         check = dry_run(
-            engine,
-            image=subject.image_id,
+            place,
             target=subject.target,
             groups=planned_groups(smoke.model, subject.serve, subject.stack),
             environment=subject.serve.env if subject.serve else {},
             driver_cuda=subject.driver_cuda,
-            store=store,
-            memory=memory_of(smoke),
             timeout=float(smoke.timeout),
             on_line=on_line,
         )
         return (check,)
     if level == "program":
-        check = program_check(
-            engine,
-            image=subject.image_id,
-            smoke=smoke,
-            serve=subject.serve,
-            store=store,
-            memory=memory_of(smoke),
-            on_line=on_line,
-        )
+        check = program_check(place, smoke=smoke, serve=subject.serve, on_line=on_line)
         return (check,)
     return (_unsupported(level),)
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.document import canonical_json, key_of
-from builder.errors import InvalidDocumentError
 from builder.lock.requirements import built_packages
 from builder.preflight.toolchain import native_cuda
 from builder.recipe.targets import find_target
 from builder.recipe.workspace import workspace_of
 from builder.store import mended
 from builder.tools import show_lines
-from builder.verify.record import write_verdict
-from builder.verify.smoke import Subject, served_digest, smoke_image, suite_digest
-from builder.verify.verdict import Verdict
+from builder.verify.grounds import grounds_of
+from builder.verify.record import find_proof, keep_proof
+from builder.verify.smoke import Subject, smoke_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,10 +24,9 @@ if TYPE_CHECKING:
     from builder.preflight.findings import Finding
     from builder.recipe.model import Smoke
     from builder.recipe.source import RecipeFile
-    from builder.store import Store
     from builder.tools import Tools
     from builder.verify.reported import Reported
-    from builder.verify.verdict import Level
+    from builder.verify.verdict import Level, Verdict
 
     Explain = Callable[[Verdict], Reported | None]
 
@@ -48,23 +45,19 @@ def smoke_recipe(
 
     Rules of preflight that the recipe waives are written into the verdict, and what `explain` makes of a bad one.
     """
-    recipe, path = source.recipe, workspace_of(source).verdict
     waived = {finding.rule: finding.waived for finding in findings if finding.waived is not None}
-    served = served_digest(recipe)
-    engine = recipe.serve.engine if recipe.serve else None  # decides what a deviation of Transformers' code means
-    asked = [recipe.smoke.to_plain(), recipe.target.to_plain(), waived, served, engine]
-    key = key_of([image.image_id, suite_digest(), *asked])
+    key = grounds_of(source, locked, image.image_id).proof_key(waived)
     with tools.store.exclusive(f"verdict-{key}"):
-        verdict = None if again else _kept_verdict(key, tools.store)
-        if verdict is None:
-            subject = _subject(source, locked, image, waived)
-            verdict = mended(tools.store, lambda: _prove(subject, recipe.smoke, image, tools), tools.console.warn)
+        proof = None if again else find_proof(key, tools.store)
+        if proof is None:
+            subject, smoke = _subject(source, locked, image, waived), source.recipe.smoke
+            verdict = mended(tools.store, lambda: _prove(subject, smoke, image, tools), tools.console.warn)
             if explain is not None and verdict.result == "bad":
                 verdict = verdict.model_copy(update={"diagnosis": explain(verdict)})
-            tools.store.keep_result("verdict", key, verdict.to_plain())
         else:
+            verdict = proof.verdict
             tools.console.current("verdict")
-        write_verdict(path, verdict)
+        keep_proof(verdict, workspace_of(source).verdict, tools.store)
     return verdict
 
 
@@ -78,10 +71,10 @@ def try_recipe(
     gpu: str | None = None,
 ) -> Verdict:
     """Run some levels only, for the recipe's GPU or another one (`gpu`, by its id); the recipe's verdict stays."""
-    subject = _subject(source, locked, image, {})
-    if gpu is not None:
-        subject = replace(subject, target=find_target(gpu))
     smoke = source.recipe.smoke.model_copy(update={"require": levels})
+    target = source.recipe.target.model_copy(update={"gpu": gpu} if gpu is not None else {})
+    asked = replace(source, recipe=source.recipe.model_copy(update={"smoke": smoke, "target": target}))
+    subject = _subject(asked, locked, image, {})
     return mended(tools.store, lambda: _prove(subject, smoke, image, tools), tools.console.warn)
 
 
@@ -100,25 +93,16 @@ def _prove(subject: Subject, smoke: Smoke, image: BuiltImage, tools: Tools) -> V
         return smoke_image(subject, smoke, engine=tools.engine, store=tools.store, on_line=on_line)
 
 
-def _kept_verdict(key: str, store: Store) -> Verdict | None:
-    record = store.result("verdict", key)
-    if record is None:
-        return None
-    try:
-        return Verdict.from_json(canonical_json(record), source=f"verdict {key}")
-    except InvalidDocumentError:
-        return None
-
-
 def _subject(source: RecipeFile, locked: Lock, image: BuiltImage, waived: dict[str, str]) -> Subject:
-    recipe = source.recipe
+    recipe, grounds = source.recipe, grounds_of(source, locked)
     return Subject(
         recipe=recipe.name,
         image_id=image.image_id,
         lock_digest=locked.digest,
         waived=waived,
         serve=recipe.serve,
-        served=served_digest(recipe),
+        question=dict(grounds.question),
+        sources=dict(grounds.sources),
         target=find_target(recipe.target.gpu),
         installed=image.installed,
         built=built_packages(recipe),

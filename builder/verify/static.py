@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from builder.document import canonical_json, write_atomic
-from builder.engine import Mount
+from builder.document import canonical_json
 from builder.process import MissingProgramError
 from builder.verify.device_code import device_code_check
 from builder.verify.dry_run.pretended import FOLDER, described, pretended_libraries
 from builder.verify.imports import imports_check
-from builder.verify.inside import run_probe, with_log
+from builder.verify.inside import with_log
 from builder.verify.links import links_check
 from builder.verify.requirements import requirements_check
 from builder.verify.serve_options import MODEL_OPTION, command_line, serve_check
@@ -22,29 +21,26 @@ from builder.verify.verdict import Check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from builder.engine import Engine
     from builder.recipe.model import Serve
     from builder.recipe.targets import GpuTarget
     from builder.store import Store
     from builder.verify.inside import ProbeAnswer
+    from builder.verify.place import InImage
 
-REQUEST = "/envbuild/request.json"
 NAMES = ("static.installed", "static.requirements", "static.links", "static.device-code", "static.imports")
 
 
 def static_checks(
-    engine: Engine,
+    place: InImage,
     *,
-    image: str,
     target: GpuTarget,
     locked: tuple[tuple[str, str], ...],
     built: tuple[str, ...],
     stack: tuple[str, ...],
     overrides: tuple[str, ...] = (),
     serve: Serve | None = None,
-    store: Store,
-    memory: int,
     timeout: float,
     on_line: Callable[[str], None] | None = None,
     driver_cuda: str | None = None,
@@ -53,9 +49,9 @@ def static_checks(
 
     `locked` are (name, version) of all wheels, `built` the distributions that the recipe compiled, `stack` those to
     import, `overrides` those whose requirements the recipe overrules, `serve` how the server is started. `driver_cuda`
-    is the CUDA version of the target's driver, if it is known; `memory` is in bytes, `timeout` in seconds.
+    is the CUDA version of the target's driver, if it is known; `timeout` is in seconds.
     """
-    players, missing = _players(store) if stack or serve else ((), None)
+    players, missing = _players(place.store) if stack or serve else ({}, None)
     request = {
         "capability": target.capability,
         "driver_cuda": driver_cuda,
@@ -66,18 +62,7 @@ def static_checks(
         "gpu": described(target, driver_cuda),
         "serve": _serve_request(serve),
     }
-    with store.scratch() as folder:
-        write_atomic(folder / "request.json", canonical_json(request))
-        answer = run_probe(
-            engine,
-            image=image,
-            module="static",
-            arguments=(REQUEST,),
-            mounts=(Mount(source=folder / "request.json", target=REQUEST), *players),
-            memory=memory,
-            timeout=timeout,
-            on_line=on_line,
-        )
+    answer = place.probe("static", request, players, timeout=timeout, on_line=on_line)
     if answer.report is None:
         return tuple(_not_run(name, answer) for name in NAMES)
     report = StaticReport.from_json(canonical_json(answer.report), source="the static probe's report")
@@ -89,15 +74,15 @@ def static_checks(
         imports_check(report, target.product, missing),
         *([serve_check(report.serve)] if report.serve is not None else []),
     )
-    return tuple(with_log(check, answer, store) for check in checks)
+    return tuple(with_log(check, answer, place.store) for check in checks)
 
 
-def _players(store: Store) -> tuple[tuple[Mount, ...], str | None]:
+def _players(store: Store) -> tuple[dict[str, Path], str | None]:
     """Return the libraries that play the GPU, or why there are none."""
     try:
         return pretended_libraries(store), None
     except MissingProgramError as error:
-        return (), error.message
+        return {}, error.message
 
 
 def _serve_request(serve: Serve | None) -> dict[str, object] | None:

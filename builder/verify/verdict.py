@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import model_validator
 
@@ -35,8 +35,9 @@ class Check(Document):
 class Verdict(Document):
     """What is proven of one image. `result` is good only if every required level passed; skipped is not passed.
 
-    `served` is the sha256 over the recipe's `serve`, where a required check depends on it. `waived` are the rules of
-    preflight that the recipe overrules, with its reasons; `diagnosis` is what the log of the failed check says.
+    `question` is the recipe as it was proven, `sources` are the digests of the folders that it builds from; a stack
+    without a recipe has neither. `waived` are the rules of preflight that the recipe overrules, with its reasons;
+    `diagnosis` is what the log of the failed check says.
     """
 
     version: Literal[1] = 1
@@ -49,10 +50,17 @@ class Verdict(Document):
     engine: dict[str, str]
     required: tuple[Level, ...]
     checks: tuple[Check, ...]
-    served: str | None = None
+    question: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     waived: dict[str, str] = {}
     diagnosis: Reported | None = None
     finished: str
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU that the image was proven for, by its id; None without a recipe."""
+        target = self.question.get("target")
+        return str(target.get("gpu")) if isinstance(target, dict) else None
 
     @model_validator(mode="after")
     def _follows_from_its_checks(self) -> Verdict:

@@ -14,6 +14,7 @@ from builder.recipe.targets import find_target
 from builder.store import Store
 from builder.verify.dry_run.check import dry_run
 from builder.verify.dry_run.plan import planned_groups
+from builder.verify.place import InImage
 from builder.verify.static import static_checks
 
 if TYPE_CHECKING:
@@ -87,14 +88,11 @@ def attention(engine: Engine, image: str, gpu: str, store: Path) -> Check:
     image_id = engine.image_id(image)
     assert image_id is not None
     return dry_run(
-        engine,
-        image=image_id,
+        InImage(engine=engine, store=Store(store), image=image_id, memory=8 << 30),
         target=find_target(gpu),
         groups=[group],
         environment={},
         driver_cuda=None,
-        store=Store(store),
-        memory=8 << 30,
         timeout=600.0,
     )
 
@@ -130,28 +128,23 @@ def test_the_quickstart_raises_no_false_alarm(engine: Engine, tmp_path: Path, gp
     image = engine.image_id(STACK_IMAGE)
     if image is None:
         pytest.skip("needs the image of recipes/quickstart.yaml: run `envbuild build` on it")
+    place = InImage(engine=engine, store=Store(tmp_path / "store"), image=image, memory=4 << 30)
     checks = static_checks(
-        engine,
-        image=image,
+        place,
         target=find_target(gpu),
         locked=(("torch", "2.11.0"),),
         built=("nvfp4-kernels",),
         stack=("torch", "transformers", "nvfp4-kernels"),
-        store=Store(tmp_path / "store"),
-        memory=4 << 30,
         timeout=600.0,
     )
     judged = {check.name: check.outcome for check in checks if check.name != "static.installed"}
     assert set(judged.values()) == {"passed"}, checks
     dry = dry_run(
-        engine,
-        image=image,
+        place,
         target=find_target(gpu),
         groups=planned_groups("glm5-nvfp4", None, ()),
         environment={},
         driver_cuda=None,
-        store=Store(tmp_path / "store"),
-        memory=4 << 30,
         timeout=600.0,
     )
     assert (dry.outcome, dry.figures["refused"]) == ("passed", 0), dry

@@ -417,7 +417,13 @@ def test_the_command_line_publishes_verifies_and_promotes(
     assert run(["verify", f"{repository}:small", "--key", key, "--target", "h200"]) == 10
     assert "it is for rtx-pro-6000, not for h200" in capsys.readouterr().err
     assert run(["verify", f"{repository}:none", "--key", key]) == 11
-    assert run(["promote", f"{repository}:small", f"{repository}/prod:stable", "--key", key]) == 0
+    for new in (["signature", "SBOM", "provenance", "verdict"], []):
+        assert run(["promote", f"{repository}:small", f"{repository}/prod:stable", "--key", key, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["attached"] == new
+    (tmp_path / "policy.yaml").write_text("version: 1\ntarget: h200\n")
+    asked = ["--key", key, "--policy", str(tmp_path / "policy.yaml")]
+    assert run(["promote", f"{repository}:small", f"{repository}/prod", *asked]) == 10
+    assert f"envbuild verify {repository}:small {' '.join(asked)}" in " ".join(capsys.readouterr().err.split())
     said = told.err + "".join(capsys.readouterr())
     assert not any(line in said for line in secret.splitlines()[1:-1])
 

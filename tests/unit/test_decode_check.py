@@ -211,18 +211,18 @@ def test_the_probe_gets_the_checkpoint_and_the_requests_but_not_the_answers(stor
     check = cpu_decode(InImage(engine=engine, store=store, image="sha256:1", memory=1 << 31), store=store, timeout=60.0)
     assert check.outcome == "failed"
     (job,) = engine.runs
-    assert job.command == ("python3", "-m", "builder.verify.probe.decode", "/envbuild/decode")
+    assert job.command == ("python3", "-m", "builder.verify.probe.decode", "/envbuild/asked")
     assert (job.read_only_root, job.memory, job.timeout) == (True, 1 << 31, 60.0)
     mounts = {mount.target: mount for mount in job.mounts}
     assert all(mount.read_only for mount in mounts.values())
-    assert {target for target in mounts if target.startswith("/envbuild/decode/")} == {
-        "/envbuild/decode/request.json",
-        "/envbuild/decode/model/config.json",
-        "/envbuild/decode/model/generation_config.json",
-        "/envbuild/decode/model/hf_quant_config.json",
-        "/envbuild/decode/model/model.safetensors",
+    assert {target for target in mounts if target.startswith("/envbuild/asked/")} == {
+        "/envbuild/asked/request.json",
+        "/envbuild/asked/model/config.json",
+        "/envbuild/asked/model/generation_config.json",
+        "/envbuild/asked/model/hf_quant_config.json",
+        "/envbuild/asked/model/model.safetensors",
     }
-    request = json.loads(mounts["/envbuild/decode/request.json"].source.read_bytes())
+    request = json.loads(mounts["/envbuild/asked/request.json"].source.read_bytes())
     assert (request["device"], request["runs"]) == ("cpu", [{"dtype": "float32", "attention": None}])
     assert {name for together in request["rounds"] for one in together for name in one} == {"prompt", "new_tokens"}
     new_tokens = [[one["new_tokens"] for one in together] for together in request["rounds"]]

@@ -19,8 +19,8 @@ from builder.lock.model import Lock
 from builder.recipe.model import Serve, Smoke
 from builder.recipe.source import RecipeFile, read_recipe
 from builder.store import Store
+from builder.verify.place import InImage
 from builder.verify.program import program_check, server_options
-from builder.verify.smoke import served_digest
 from builder.verify.verdict import Check, Verdict, judge
 from tests.fakes import FakeEngine
 
@@ -258,16 +258,9 @@ def test_the_program_of_a_recipe_runs_with_the_servers_options_and_variables(sto
     smoke = Smoke(require=("program",), program=("python3", "-m", "x"))
     serve = Serve(engine="sglang", args={"tp": 8, "trust-remote-code": True, "off": False}, env={"A": "1"})
     engine = FakeEngine(answer=answer)
-    check = program_check(engine, image="i", smoke=smoke, serve=serve, store=store, memory=1 << 20)
+    check = program_check(InImage(engine=engine, store=store, image="i", memory=1 << 20), smoke=smoke, serve=serve)
     assert (check.outcome, check.log, engine.runs[0].read_only_root) == ("passed", None, True)
     assert list(server_options({"--a": 0.5})) == ["--a", "0.5"]
-
-
-def test_another_serve_makes_a_verdict_stale_where_a_check_depends_on_it(tmp_path: Path) -> None:
-    one, other = (recipe(tmp_path, dtype=dtype).recipe for dtype in ("bf16", "fp8"))
-    assert served_digest(one) != served_digest(other)
-    alone = Smoke(require=("cpu-decode",))
-    assert served_digest(one.model_copy(update={"smoke": alone})) is None
 
 
 def test_a_program_that_fails_keeps_its_whole_log(store: Store) -> None:
@@ -275,7 +268,7 @@ def test_a_program_that_fails_keeps_its_whole_log(store: Store) -> None:
         answer=lambda _: Exit(code=3, stdout=b"out\n", stderr=b"x\n" * 100 + b"KeyError: 'glm_moe_dsa'\n")
     )
     smoke = Smoke(require=("program",), program=("python3",))
-    check = program_check(engine, image="i", smoke=smoke, serve=None, store=store, memory=1 << 20)
+    check = program_check(InImage(engine=engine, store=store, image="i", memory=1 << 20), smoke=smoke, serve=None)
     assert (check.outcome, check.summary) == ("failed", "python3 exit code 3: KeyError: 'glm_moe_dsa'")
     assert check.log is not None
     assert len(store.path(check.log).read_text().splitlines()) == 102

@@ -16,6 +16,7 @@ from builder.store import Store
 from builder.verify.dry_run.check import dry_run, judge_dry_run
 from builder.verify.dry_run.plan import model_shapes, planned_groups
 from builder.verify.dry_run.report import groups_from
+from builder.verify.place import InImage
 from builder.verify.probe.cubin import most_threads, resources
 from builder.verify.probe.dry_group import readable
 from builder.verify.probe.triton_driver import below_search_path
@@ -193,16 +194,15 @@ def test_the_shapes_are_those_of_the_configuration() -> None:
 def run(tmp_path: Path, answer: dict[str, Any]) -> tuple[FakeEngine, Any]:
     engine = FakeEngine(answer=lambda _job: Exit(code=0, stdout=json.dumps(answer).encode()))
 
+    place = InImage(engine=engine, store=Store(tmp_path / "store"), image="sha256:1", memory=4 << 30)
+
     def once() -> Check:
         return dry_run(
-            engine,
-            image="sha256:1",
+            place,
             target=SM120,
             groups=planned_groups("glm5-nvfp4", None, ()),
             environment={},
             driver_cuda=None,
-            store=Store(tmp_path / "store"),
-            memory=4 << 30,
             timeout=60.0,
         )
 
@@ -215,7 +215,9 @@ def test_the_container_has_limits_and_a_whole_report_is_remembered(tmp_path: Pat
     (job,) = engine.runs
     assert isinstance(job, ContainerRun)
     assert (job.memory, job.timeout, job.read_only_root) == (4 << 30, 60.0, True)
-    assert {"/envbuild/pretended/libcuda.so.1", "/envbuild/request.json"} <= {mount.target for mount in job.mounts}
+    assert {"/envbuild/asked/pretended/libcuda.so.1", "/envbuild/asked/request.json"} <= {
+        mount.target for mount in job.mounts
+    }
 
 
 def test_a_report_that_ended_early_is_not_remembered(tmp_path: Path) -> None:

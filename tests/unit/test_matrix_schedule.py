@@ -15,8 +15,8 @@ GIB = 1 << 30
 SMALL = Need(cores=1, memory=GIB)
 
 
-def seat(name: str, *, host: str = "h", cores: int = 2, memory: int = 4 * GIB) -> Seat:
-    return Seat(name=name, host=host, cores=cores, memory=memory)
+def seat(name: str, *, host: str = "h", cores: int = 2, memory: int = 4 * GIB, gpus: tuple[str, ...] = ()) -> Seat:
+    return Seat(name=name, host=host, cores=cores, memory=memory, gpus=gpus)
 
 
 @dataclass
@@ -30,11 +30,17 @@ class World:
     lost: list[str] = field(default_factory=list)
     beside: threading.Barrier | None = None
     gate: threading.Event | None = None
+    in_use: set[tuple[str, str]] = field(default_factory=set)
+    most_gpus: int = 0
     _now: list[tuple[Job, Seat]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def execute(self, job: Job, place: Seat) -> str:
+    def execute(self, job: Job, place: Seat, gpus: tuple[str, ...]) -> str:
         with self._lock:
+            assert not self.in_use & {(place.host, gpu) for gpu in gpus}
+            assert len(gpus) == job.need.gpus
+            self.in_use |= {(place.host, gpu) for gpu in gpus}
+            self.most_gpus = max(self.most_gpus, len(self.in_use))
             self._now.append((job, place))
             here = [other.need for other, at in self._now if at.host == place.host]
             now = Need(cores=sum(need.cores for need in here), memory=sum(need.memory for need in here))
@@ -51,6 +57,7 @@ class World:
         finally:
             with self._lock:
                 self._now.remove((job, place))
+                self.in_use -= {(place.host, gpu) for gpu in gpus}
                 self.done.append((job.name, place.name))
 
     def schedule(self, jobs: list[Job], seats: list[Seat]) -> dict[str, str]:
@@ -126,8 +133,50 @@ def test_where_all_engines_die_every_job_still_has_an_answer() -> None:
     assert all(answer.startswith("given up: ") for answer in answers.values())
 
 
+ON_A_GPU = Need(cores=1, memory=GIB, gpus=1)
+
+
+def test_a_job_with_a_gpu_goes_to_an_engine_that_has_one_and_the_others_go_where_there_is_room() -> None:
+    world = World(beside=threading.Barrier(2))
+    mixed = [*jobs(1), Job(name="gpu", need=ON_A_GPU)]
+    answers = world.schedule(mixed, [seat("plain", host="other", cores=1), seat("card", gpus=("0",), cores=1)])
+    assert answers == {"j0": "plain", "gpu": "card"}
+
+
+def test_a_gpu_has_one_job_at_a_time_and_two_gpus_have_two() -> None:
+    world = World(beside=threading.Barrier(2))
+    cards = [seat("a", gpus=("0", "1"), cores=8, memory=64 * GIB)]
+    assert len(world.schedule(jobs(6, ON_A_GPU), cards)) == 6
+    assert world.most_gpus == 2
+
+
+def test_engines_of_one_host_share_its_gpus() -> None:
+    world = World()
+    cards = [seat(name, gpus=("0",), cores=8, memory=64 * GIB) for name in "ab"]
+    assert set(world.schedule(jobs(6, ON_A_GPU), cards).values()) <= {"a", "b"}
+    assert world.most_gpus == 1
+
+
+def test_a_job_that_needs_more_gpus_than_any_engine_has_is_not_run_and_says_so() -> None:
+    world = World()
+    many = Job(name="many", need=Need(cores=1, memory=GIB, gpus=8))
+    follower = Job(name="follower", need=SMALL, after="many")
+    answers = world.schedule([many, follower, *jobs(2)], [seat("a", gpus=("0", "1")), seat("b")])
+    assert answers["many"] == "given up: not run: its checks need 8 GPUs, and no engine has more than 2"
+    assert {name for name, _ in world.done} == {"follower", "j0", "j1"}
+    alone = world.schedule([Job(name="gpu", need=ON_A_GPU)], [seat("b")])
+    assert alone == {"gpu": "given up: not run: its checks need 1 GPU, and no engine has any"}
+
+
+def test_where_the_engine_with_the_gpu_dies_its_job_is_given_up_and_the_rest_goes_on() -> None:
+    world = World(dead={"card"})
+    work = [Job(name="gpu", need=ON_A_GPU), *jobs(3)]
+    answers = world.schedule(work, [seat("card", gpus=("0",), host="other"), seat("plain")])
+    assert answers == {"gpu": "given up: card failed", "j0": "plain", "j1": "plain", "j2": "plain"}
+
+
 def test_a_fault_of_our_own_ends_the_run_and_is_raised() -> None:
-    def broken(_job: Job, _place: Seat) -> str:
+    def broken(_job: Job, _place: Seat, _gpus: tuple[str, ...]) -> str:
         raise ZeroDivisionError
 
     world = World()
@@ -150,7 +199,7 @@ def test_an_interrupt_ends_what_runs_waits_for_it_and_counts_no_answer_after() -
     stopped = threading.Event()
     ended: list[str] = []
 
-    def execute(job: Job, _place: Seat) -> str:
+    def execute(job: Job, _place: Seat, _gpus: tuple[str, ...]) -> str:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         assert stopped.wait(10)
         ended.append(job.name)

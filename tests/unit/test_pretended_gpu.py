@@ -53,8 +53,8 @@ data = open(case, "rb").read() if case else b""
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled libraries under their names."""
     place = tmp_path_factory.mktemp("pretended")
-    for mount in pretended_libraries(Store(tmp_path_factory.mktemp("store"))):
-        shutil.copy(mount.source, place / Path(mount.target).name)
+    for name, source in pretended_libraries(Store(tmp_path_factory.mktemp("store"))).items():
+        shutil.copy(source, place / Path(name).name)
     return place
 
 
@@ -210,7 +210,7 @@ def test_the_libraries_are_compiled_once(tmp_path: Path, monkeypatch: pytest.Mon
     compile_again = pytest.fail
     monkeypatch.setattr(pretended, "_compiled", lambda _store: compile_again("compiled twice"))
     assert pretended_libraries(store) == first
-    assert b"libcuda.so.1" in first[0].source.read_bytes()
+    assert b"libcuda.so.1" in first["pretended/libcuda.so.1"].read_bytes()
 
 
 def test_a_gpu_is_described_for_the_libraries() -> None:

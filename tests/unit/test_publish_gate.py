@@ -49,6 +49,36 @@ def rewrite(project: Project, old: str, new: str) -> None:
     project.source.path.write_text(text.replace(old, new), encoding="utf-8")
 
 
+def append(project: Project, text: str) -> None:
+    with project.source.path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def edit_verdict(project: Project, old: str, new: str) -> None:
+    path = workspace_of(project.source).verdict
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def forged_good(project: Project) -> None:
+    prove(project, result="bad", checks=(FAILED,))
+    edit_verdict(project, '"bad"', '"good"')
+    edit_verdict(project, '"failed"', '"passed"')
+
+
+def waiver_hidden(project: Project) -> None:
+    forget_proofs(project)
+    prove(project, waived={"R05": "it does not hold here"})
+    edit_verdict(project, '"R05": "it does not hold here"', "")
+
+
+def forget_proofs(project: Project) -> None:
+    for kind, key in [*project.store.results()]:
+        if kind == "verdict":
+            project.store.forget_result(kind, key)
+
+
 def relock(project: Project) -> None:
     project.lock_with(project.wheels[:1])
 
@@ -57,21 +87,48 @@ REFUSALS: dict[str, tuple[Callable[[Project], object], str]] = {
     "never proven": (lambda project: workspace_of(project.source).verdict.unlink(), "was never proven"),
     "bad": (lambda project: prove(project, result="bad", checks=(FAILED,)), "its verdict is bad"),
     "unverified": (lambda project: prove(project, result="unverified", checks=(SKIPPED,)), "its verdict is unverified"),
-    "another recipe's": (lambda project: prove(project, recipe="other"), "its verdict is on other"),
     "a changed lock": (relock, "its lock has changed since it was proven"),
     "a stale lock": (lambda project: rewrite(project, 'foo: "1.0"', 'foo: "1.1"'), "the lock in .* is stale"),
     "changed checks": (lambda project: prove(project, suite_digest="0" * 64), "the checks have changed"),
-    "another serve": (lambda project: prove(project, served="0" * 64), "its `serve` has changed since it was proven"),
+    "another serve": (
+        lambda project: append(project, "serve: {engine: sglang}\n"),
+        r"the recipe has changed since it was proven: serve \(none -> .*sglang",
+    ),
     "a check that is required since": (
         lambda project: rewrite(project, "require: [static]", "require: [static, cpu-decode]"),
-        "it requires cpu-decode since it was proven",
+        r"the recipe has changed since it was proven: smoke\.require",
     ),
-    "a waiver that is gone": (lambda project: prove(project, waived={"R05": "because"}), "does not waive R05 any more"),
+    "a waiver that is new": (
+        lambda project: append(project, "waive: {R05: it does not hold here}\n"),
+        r"the recipe has changed since it was proven: waive\.R05 \(none -> it does not hold here\)",
+    ),
+    "another description": (
+        lambda project: rewrite(project, "small wheels", "tiny wheels"),
+        "the recipe has changed since it was proven: description",
+    ),
+    "another target": (
+        lambda project: rewrite(project, "rtx-pro-6000", "h200"),
+        r"the recipe has changed since it was proven: target\.gpu \(rtx-pro-6000 -> h200\)",
+    ),
+    "changed files of its own": (
+        lambda project: prove(project, sources={"kernels": "0" * 64}),
+        "the files in kernels have changed since it was proven",
+    ),
+    "a verdict of before": (
+        lambda project: prove(project, suite_digest="0" * 64, question={}),
+        "the checks have changed since it was proven",
+    ),
+    "a verdict made good by hand": (forged_good, "the file was changed after its verdict was made"),
+    "a figure changed by hand": (
+        lambda project: edit_verdict(project, "all is there", "all is there, and fast"),
+        "the file was changed after its verdict was made",
+    ),
+    "a waiver taken out by hand": (waiver_hidden, "this verdict was not made on this machine"),
+    "a verdict of another machine": (forget_proofs, "this verdict was not made on this machine"),
     "an image made otherwise": (lambda project: put_image(project, b"2"), "the verdict is on sha256:"),
-    "another target": (lambda project: rewrite(project, "rtx-pro-6000", "h200"), "that was proven is not on this"),
     "a verdict on another image": (
         lambda project: prove(project, image_id=f"sha256:{'1' * 64}"),
-        "the image is sha256:",
+        "its image is sha256:",
     ),
     "no image": (
         lambda project: project.store.drop(image_of(project).layers[1].blob.digest.removeprefix("sha256:")),
@@ -144,6 +201,10 @@ def test_a_long_name_leaves_room_for_lock_and_image(tmp_path: Path) -> None:
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--level", "nice"], "'nice' is none"),
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--target", "rtx"], "no GPU 'rtx' is known"),
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--max-age", "soon"], "'soon' is no age"),
+        (["verify", "reg.example/A:1", "--key", "env:PUB"], "'A' is no part of a repository's name"),
+        (["verify", "a", "--key", "env:PUB"], "'a' names no registry"),
+        (["verify", "reg.example/a", "--key", "env:PUB"], "names a repository, but no image in it"),
+        (["promote", "reg.example/a:1", "https://reg.example/b", "--key", "env:PUB"], "is a URL, not a reference"),
         (["promote", "reg.example/a:1", f"reg.example/b@sha256:{'1' * 64}", "--key", "env:PUB"], "names a digest"),
     ],
 )
@@ -156,21 +217,62 @@ def test_a_wrong_line_is_refused_with_a_sentence(
     assert sentence in capsys.readouterr().err
 
 
+POLICY = """\
+version: 1
+target: rtx-pro-600
+level: [static]
+levels: [statick, cpu-decode]
+max-age: soon
+waivers: R05
+"""
+COMPLAINTS = (
+    r"2:1: target: no GPU 'rtx-pro-600' is known \(did you mean rtx-pro-6000",
+    r"3:1: level: unknown key \(did you mean levels\?\)",
+    r"4:10: levels\.0: 'statick' is not one of static, .*\(did you mean static\?\)",
+    r"5:1: max-age: 'soon' is no age: write hours, days or weeks: 12h, 30d, 4w",
+    r"6:1: waivers: a list is needed",
+)
+
+
+def test_a_policy_is_told_all_its_faults_as_a_recipe_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    monkeypatch.setenv("PUB", new_signer().public.pem)
+    assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(path)]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    found = [line.partition(f"{path}:")[2] for line in lines if f"{path}:" in line]
+    assert len(found) == len(COMPLAINTS), lines
+    for line, complaint in zip(found, COMPLAINTS, strict=True):
+        assert re.match(complaint, line), line
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("version: 2", "version"),
-        ("version: 1\nlevel: [static]", "level"),
-        ("version: 1\nmax-age: soon", "'soon' is no age"),
-        ("version: [", "while parsing|expected"),
-        ("version: 1\nlevels: [nice]", "levels"),
+        ("version: 2", ":1:1: version: 2 is not 1"),
+        ("", ":1:1: the file is empty; a policy begins with `version: 1`"),
+        ("version: [", ":2:1: "),
+        ("- static", ":1:1: this is no mapping; a policy begins with `version: 1`"),
     ],
 )
-def test_a_policy_is_read_strictly(
+def test_what_is_no_policy_is_refused_with_its_place(
     text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "policy.yaml").write_text(text)
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
     monkeypatch.setenv("PUB", new_signer().public.pem)
-    line = ["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(tmp_path / "policy.yaml")]
-    assert run(line) == 3
-    assert re.search(sentence, capsys.readouterr().err)
+    assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(path)]) == 3
+    assert f"{path}{sentence}" in capsys.readouterr().err
+
+
+def test_a_policy_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "policy.yaml").touch()
+    monkeypatch.setenv("PUB", new_signer().public.pem)
+    assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(tmp_path / "polcy.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert "polcy.yaml: no such policy" in said
+    assert f"did you mean {tmp_path / 'policy.yaml'}?" in said

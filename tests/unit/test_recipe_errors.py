@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from builder.errors import InvalidDocumentError, UsageError
 from builder.recipe.model import Recipe
-from builder.recipe.source import RecipeFile, complaint_lines, parse_recipe, read_recipe
+from builder.recipe.reading import complaint_lines
+from builder.recipe.source import RecipeFile, parse_recipe, read_recipe
 
 if TYPE_CHECKING:
     from builder.recipe.yaml_text import Location, Place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.errors import RegistryError
+from builder.errors import UsageError
 from builder.registry.reference import Repository, is_loopback, parse_reference, parse_repository
 
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
@@ -51,17 +51,17 @@ def test_a_reference_is_read_and_written_alike(
     ],
 )
 def test_a_wrong_reference_is_refused_with_the_part_that_is_wrong(text: str, said: str) -> None:
-    with pytest.raises(RegistryError) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_reference(text)
     assert said in caught.value.message
-    assert caught.value.exit_code == 11
+    assert caught.value.exit_code == 2
     assert "host[:port]/repository" in caught.value.remedy
 
 
 def test_the_digest_decides_where_a_reference_has_both() -> None:
     assert parse_reference(f"localhost/a:1@{DIGEST}").identifier == DIGEST
     assert parse_reference("localhost/a:1").identifier == "1"
-    with pytest.raises(RegistryError, match="no image in it"):
+    with pytest.raises(UsageError, match="no image in it"):
         parse_reference("localhost/a").identifier  # noqa: B018 - the property raises
 
 
@@ -70,7 +70,7 @@ def test_a_repository_gives_references_by_tag_and_by_digest() -> None:
     assert repository == Repository(registry="localhost:5000", name="team/stack")
     assert (repository.at(DIGEST).digest, repository.at(DIGEST).tag) == (DIGEST, None)
     assert (repository.at("v1").digest, repository.at("v1").tag) == (None, "v1")
-    with pytest.raises(RegistryError, match="no tag"):
+    with pytest.raises(UsageError, match="no tag"):
         repository.at("a/b")
 
 

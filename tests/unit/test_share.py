@@ -13,7 +13,7 @@ from builder.build.wheels import BuiltWheel, WheelJob
 from builder.build.wheelstage import MadeWheel, find_wheel
 from builder.console import Console
 from builder.document import key_of
-from builder.errors import RegistryError
+from builder.errors import UsageError
 from builder.registry.content import OCI_MANIFEST, Payload
 from builder.registry.share import NO_SHARE, RESULT_TYPE, open_share
 from builder.settings import settings_from
@@ -211,7 +211,7 @@ def test_who_shares_nothing_opens_no_connection(tmp_path: Path) -> None:
 
 
 def test_a_share_that_is_no_repository_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(RegistryError, match="'team/shared' names no registry"):
+    with pytest.raises(UsageError, match="'team/shared' names no registry"):
         open_share(settings_from({"ENVBUILD_SHARE": "team/shared"}), Store(tmp_path), pytest.fail)
 
 

@@ -18,8 +18,8 @@ from builder.fatbin import needed_code
 from builder.recipe.model import Serve
 from builder.recipe.targets import find_target
 from builder.store import Store
-from builder.verify.dry_run.pretended import FOLDER
-from builder.verify.static import REQUEST, static_checks
+from builder.verify.place import FOLDER, InImage
+from builder.verify.static import static_checks
 from tests.fakes import FakeEngine
 from tests.wheels import record_line
 
@@ -64,16 +64,14 @@ class Environment:
         """Return the checks by name, for a 12.0 GPU."""
         self.engine = FakeEngine(answer=self._run)
         asked: dict[str, Any] = {
-            "image": "sha256:1",
             "target": find_target("rtx-pro-6000"),
             "locked": tuple(self.locked.items()),
             "built": (),
             "stack": (),
-            "store": self.store,
-            "memory": 1 << 30,
             "timeout": 60.0,
         }
-        return {check.name: check for check in static_checks(self.engine, **{**asked, **changes})}
+        place = InImage(engine=self.engine, store=self.store, image="sha256:1", memory=1 << 30)
+        return {check.name: check for check in static_checks(place, **{**asked, **changes})}
 
     def _run(self, job: ContainerRun) -> Exit:
         seen = self.folder / "mounted"
@@ -82,11 +80,7 @@ class Environment:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.unlink(missing_ok=True)
             place.symlink_to(mount.source)
-        sources = {mount.target: str(mount.source) for mount in job.mounts}
-        request = Path(sources[REQUEST]).read_text().replace(FOLDER, f"{seen}{FOLDER}")
-        sources[REQUEST] = str(self.folder / "request.json")
-        Path(sources[REQUEST]).write_text(request)
-        python, *arguments = (sources.get(part, part) for part in job.command)
+        python, *arguments = (f"{seen}{FOLDER}" if part == FOLDER else part for part in job.command)
         done = subprocess.run(
             [str(self.folder / "venv" / "bin" / python), *arguments],
             env={**os.environ, "PYTHONPATH": str(Path(builder.__file__).parents[1])},
@@ -407,14 +401,11 @@ def test_modules_are_imported_as_a_user_imports_them(environment: Environment) -
 def test_without_a_report_all_are_skipped(tmp_path: Path) -> None:
     ended = Exit(code=127, stderr=b"python3: not found\n")
     checks = static_checks(
-        FakeEngine(answer=lambda _job: ended),
-        image="sha256:1",
+        InImage(engine=FakeEngine(answer=lambda _job: ended), store=Store(tmp_path), image="sha256:1", memory=1 << 30),
         target=find_target("rtx-pro-6000"),
         locked=(),
         built=(),
         stack=(),
-        store=Store(tmp_path),
-        memory=1 << 30,
         timeout=60.0,
     )
     assert {(check.outcome, check.summary, check.evidence) for check in checks} == {

@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.errors import InvalidDocumentError
-from builder.verify.record import read_verdict, write_verdict
+from builder.errors import InvalidDocumentError, NotVerifiedError
+from builder.store import Store
+from builder.verify.record import keep_proof, read_verdict, recorded_verdict
 from builder.verify.verdict import Check, Verdict, judge
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.verify.verdict import Level, Outcome
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
 
 
 def check(level: Level, outcome: Outcome, summary: str = "seen") -> Check:
@@ -62,24 +68,39 @@ def test_a_failed_level_that_is_not_required_does_not_decide() -> None:
     assert judge([check("static", "passed"), check("dry-run", "failed")], ["static"])[0] == "good"
 
 
-def test_a_verdict_survives_the_disk(tmp_path: Path) -> None:
-    write_verdict(tmp_path / "verdict.json", verdict())
+def test_a_verdict_survives_the_disk(tmp_path: Path, store: Store) -> None:
+    keep_proof(verdict(), tmp_path / "verdict.json", store)
     assert read_verdict(tmp_path / "verdict.json") == verdict()
 
 
-def test_the_same_proof_on_another_day_leaves_the_file_alone(tmp_path: Path) -> None:
-    path = tmp_path / "verdict.json"
-    write_verdict(path, verdict())
-    write_verdict(path, verdict(finished="2027-01-01T00:00:00+00:00", engine={"version": "28"}))
-    assert read_verdict(path) == verdict()
+def test_the_same_proof_on_another_day_leaves_the_file_alone_and_is_what_is_believed(
+    tmp_path: Path, store: Store
+) -> None:
+    path, today = tmp_path / "verdict.json", verdict(finished="2027-01-01T00:00:00+00:00", engine={"version": "28"})
+    keep_proof(verdict(), path, Store(tmp_path / "other"))
+    committed = path.read_bytes()
+    keep_proof(today, path, store)
+    assert path.read_bytes() == committed
+    assert recorded_verdict(verdict(), path, store, remedy="prove it") == today
 
 
-def test_another_image_or_result_replaces_the_file(tmp_path: Path) -> None:
+def test_another_image_or_result_replaces_the_file(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "verdict.json"
-    write_verdict(path, verdict())
+    keep_proof(verdict(), path, store)
     other = verdict(image_id="sha256:" + "d" * 64)
-    write_verdict(path, other)
+    keep_proof(other, path, store)
     assert read_verdict(path) == other
+
+
+@pytest.mark.parametrize(
+    "changes", [{"waived": {"R05": "on purpose"}}, {"question": {"name": "x"}}, {"sources": {"k": "1"}}]
+)
+def test_a_verdict_on_other_grounds_was_not_made_here(changes: dict[str, Any], tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "verdict.json"
+    keep_proof(verdict(), path, store)
+    with pytest.raises(NotVerifiedError, match=r"verdict\.json: this verdict was not made on this machine") as caught:
+        recorded_verdict(verdict(**changes), path, store, remedy="prove it")
+    assert caught.value.remedy == "prove it"
 
 
 def test_a_damaged_verdict_is_named(tmp_path: Path) -> None:

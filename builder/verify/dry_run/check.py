@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builder.document import canonical_json, key_of, tree_digest, write_atomic
-from builder.engine import Mount
+from builder.document import key_of, tree_digest
 from builder.process import MissingProgramError
 from builder.verify.dry_run.pretended import FOLDER, described, pretended_libraries
 from builder.verify.dry_run.report import groups_from, table_of
-from builder.verify.inside import SOURCE, run_probe, with_log
+from builder.verify.inside import SOURCE, with_log
 from builder.verify.static_report import first_of, shortened
 from builder.verify.verdict import Check, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from builder.engine import Engine
     from builder.recipe.targets import GpuTarget
-    from builder.store import Store
     from builder.verify.dry_run.plan import Group
     from builder.verify.dry_run.report import DrivenGroup, Row
+    from builder.verify.place import InImage
 
-REQUEST = "/envbuild/request.json"
 KIND = "dry-run"
 # Two processes at a time; what a garbage size may take before its process is ended.
 PROCESSES = 2
+UNLIMITED = 1 << 40  # bytes, where the place has no limit
 UNKNOWN = (
     "not known from a dry run: values, races, hangs, CUDA graphs, what cuBLAS, cuDNN and NCCL launch themselves, "
     "kernels that depend on values or are compiled by nvcc at run time"
@@ -33,22 +31,20 @@ UNKNOWN = (
 
 
 def dry_run(
-    engine: Engine,
+    place: InImage,
     *,
-    image: str,
     target: GpuTarget,
     groups: Sequence[Group],
     environment: Mapping[str, str],
     driver_cuda: str | None,
-    store: Store,
-    memory: int,
     timeout: float,
     on_line: Callable[[str], None] | None = None,
 ) -> Check:
-    """Drive groups of calls inside an image and judge what they launch. `memory` is in bytes, `timeout` in seconds.
+    """Drive groups of calls inside an image and judge what they launch. `timeout` is in seconds.
 
     A report of the same image, target, calls and probe is remembered, if nothing in it ended before its time.
     """
+    store = place.store
     try:
         players = pretended_libraries(store)
     except MissingProgramError as error:
@@ -65,24 +61,13 @@ def dry_run(
         "env": dict(environment),
         "groups": list(groups),
         "seconds": timeout - 10,
-        "memory": memory // PROCESSES,
+        "memory": (place.memory or UNLIMITED) // PROCESSES,
     }
-    key = key_of([image, request, tree_digest(SOURCE / "verify"), [mount.source.name for mount in players]])
+    key = key_of([place.image, request, tree_digest(SOURCE / "verify"), [path.name for path in players.values()]])
     kept = store.result(KIND, key)
     if kept is not None:
         return _judged(kept, target, groups)
-    with store.scratch() as folder:
-        write_atomic(folder / "request.json", canonical_json(request))
-        answer = run_probe(
-            engine,
-            image=image,
-            module="dry_run",
-            arguments=(REQUEST,),
-            mounts=(Mount(source=folder / "request.json", target=REQUEST), *players),
-            memory=memory,
-            timeout=timeout,
-            on_line=on_line,
-        )
+    answer = place.probe("dry_run", request, players, timeout=timeout, on_line=on_line)
     if answer.report is None:
         return _check("skipped", f"the dry run gave no report: {answer.ending}", answer.tail)
     if all(group["ended"] is None for group in answer.report["groups"]):

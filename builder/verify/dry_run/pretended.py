@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.document import key_of, sha256_file
-from builder.engine import Mount
 from builder.errors import BuildFailedError
 from builder.process import run
 
@@ -22,7 +21,7 @@ LIBRARIES = {
     "libpretended_cudart.so": "cuda_runtime.c",
     "libpretended_cublas.so": "cublas.c",
 }
-FOLDER = "/envbuild/pretended"
+FOLDER = "pretended"  # among the files of a probe
 # What the driver says where the recipe names none: newer than any PTX that a stack of today carries.
 DRIVER_CUDA = "13.1"
 KIND = "pretended-gpu"
@@ -30,8 +29,8 @@ KIND = "pretended-gpu"
 SHARED_MEMORY = 120 * 10**9
 
 
-def pretended_libraries(store: Store) -> tuple[Mount, ...]:
-    """Return the libraries as they are seen in a container; raise MissingProgramError without a C compiler."""
+def pretended_libraries(store: Store) -> dict[str, Path]:
+    """Return the libraries by their path among the files of a probe; raise MissingProgramError without a C compiler."""
     sources = {path.name: sha256_file(path) for path in sorted(SOURCES.iterdir())}
     version = run((COMPILER, "--version")).text
     key = key_of([sources, FLAGS, version])
@@ -40,7 +39,7 @@ def pretended_libraries(store: Store) -> tuple[Mount, ...]:
         if files is None or not all(map(store.has, files.values())):
             files = _compiled(store)
             store.keep_result(KIND, key, files)
-    return tuple(Mount(source=store.sound(sha256), target=f"{FOLDER}/{name}") for name, sha256 in files.items())
+    return {f"{FOLDER}/{name}": store.sound(sha256) for name, sha256 in files.items()}
 
 
 def _compiled(store: Store) -> dict[str, str]:

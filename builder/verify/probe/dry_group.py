@@ -1,6 +1,6 @@
 """One group of a dry run, in a process of its own: the stack's host code against the pretended GPU that is preloaded.
 
-    python3 -m builder.verify.probe.dry_group REQUEST GROUP ANSWER
+    python3 -m builder.verify.probe.dry_group FOLDER GROUP ANSWER
 
 Writes to the file ANSWER one JSON line for the canaries and one for each call as it ends: a crash loses none of them.
 """
@@ -30,7 +30,8 @@ NAME = 120
 
 def main(arguments: Sequence[str]) -> None:
     """Drive a group; the environment is that of `builder.verify.probe.pretence.with_gpu`."""
-    request, wanted, answer = json.loads(Path(arguments[0]).read_bytes()), arguments[1], Path(arguments[2])
+    folder, wanted, answer = Path(arguments[0]), arguments[1], Path(arguments[2])
+    request = json.loads((folder / "request.json").read_bytes())
     group = next(group for group in request["groups"] if group["name"] == wanted)
     gpu = PretendedGpu(**{**request["gpu"], "capability": tuple(request["gpu"]["capability"])})
     with answer.open("a", encoding="utf-8") as out, pretending(gpu) as recorder:

@@ -1,6 +1,8 @@
 """Inside the image: the stack's own host code runs against a pretended GPU; the last line reports.
 
-    python3 -m builder.verify.probe.dry_run REQUEST
+    python3 -m builder.verify.probe.dry_run FOLDER
+
+FOLDER holds `request.json` and the libraries that play the GPU.
 
 Each group of calls has a process of its own, because values on a pretended GPU are garbage: what hangs or runs out of
 memory takes no other group along.
@@ -32,21 +34,21 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def main(arguments: Sequence[str]) -> None:
     """Run all groups, two at a time, and print what they answered."""
-    place = arguments[0]
-    request = json.loads(Path(place).read_bytes())
+    place = Path(arguments[0])
+    request = json.loads((place / "request.json").read_bytes())
     with ThreadPoolExecutor(min(2, len(os.sched_getaffinity(0)))) as pool:
         groups = list(pool.map(lambda group: run_group(place, request, group["name"]), request["groups"]))
     sys.stdout.write("\n" + json.dumps({"groups": groups}) + "\n")
 
 
-def run_group(place: str, request: dict[str, Any], name: str) -> dict[str, Any]:
+def run_group(place: Path, request: dict[str, Any], name: str) -> dict[str, Any]:
     """Run one group under its limits of time and memory, and return its lines, and how it ended if not well."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         answer, log = Path(folder) / "answer", Path(folder) / "log"
-        variables = with_gpu(request["pretended"], request["described"], str(log))
+        variables = with_gpu(str(place / request["pretended"]), request["described"], str(log))
         process = subprocess.Popen(
-            [sys.executable, "-m", "builder.verify.probe.dry_group", place, name, str(answer)],
+            [sys.executable, "-m", "builder.verify.probe.dry_group", str(place), name, str(answer)],
             env={**os.environ, **variables, "TRITON_CACHE_DIR": f"{folder}/triton", **request["env"]},
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

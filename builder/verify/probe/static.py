@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the report on what the request asks for."""
-    request = json.loads(Path(arguments[0]).read_bytes())
+    folder = Path(arguments[0])
+    request = json.loads((folder / "request.json").read_bytes())
+    players = folder / request["pretended"] if request["pretended"] else None
     own, others = split(installed(), request["locked"])
     seen = read_all(own, Gpu(capability=request["capability"], driver_cuda=request["driver_cuda"]))
     report = {
@@ -39,8 +41,8 @@ def main(arguments: Sequence[str]) -> None:
         "bare": gather_bare(seen),
         "links": links_aloud(seen),
         "markers": markers(),
-        "imports": [seen for name in request["stack"] for seen in import_aloud(name, own, request)],
-        "serve": serve_aloud(request),
+        "imports": [seen for name in request["stack"] for seen in import_aloud(name, own, request, players)],
+        "serve": serve_aloud(request, players),
     }
     sys.stdout.write("\n" + json.dumps(report) + "\n")
 
@@ -125,26 +127,27 @@ def markers() -> dict[str, str]:
     }
 
 
-def import_aloud(name: str, distributions: Sequence[Distribution], request: dict[str, Any]) -> list[dict[str, Any]]:
+def import_aloud(
+    name: str, distributions: Sequence[Distribution], request: dict[str, Any], players: Path | None
+) -> list[dict[str, Any]]:
     """Import a distribution's modules without a GPU and, where one is played, with it; say so."""
-    timeout, folder = request["import_timeout"], request["pretended"]
+    timeout = request["import_timeout"]
     progress(f"importing {name}")
-    if folder is None:
+    if players is None:
         return [try_import(name, distributions, timeout)]
     progress(f"importing {name} on a pretended GPU")
     return [
-        try_import(name, distributions, timeout, variables=with_driver(folder)),
-        try_import(name, distributions, timeout, on="gpu", variables=with_gpu(folder, request["gpu"])),
+        try_import(name, distributions, timeout, variables=with_driver(str(players))),
+        try_import(name, distributions, timeout, on="gpu", variables=with_gpu(str(players), request["gpu"])),
     ]
 
 
-def serve_aloud(request: dict[str, Any]) -> dict[str, Any] | None:
+def serve_aloud(request: dict[str, Any], players: Path | None) -> dict[str, Any] | None:
     """Hold the server's options against the parser of the installed version and say so; None: nothing to serve."""
     if request["serve"] is None:
         return None
     progress(f"asking {request['serve']['engine']} for its options")
-    folder = request["pretended"]
-    variables = with_gpu(folder, request["gpu"]) if folder else {}
+    variables = with_gpu(str(players), request["gpu"]) if players else {}
     return parse_options(request["serve"], request["import_timeout"], variables)
 
 
