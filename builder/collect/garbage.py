@@ -23,6 +23,7 @@ UNFINISHED = "unfinished"
 LOGS = "log"
 FETCHED = "fetched"
 GIT = "git repository"
+VERDICT = "verdict"  # stays as long as its lock, and speaks of an image that need not be there for that
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,9 +167,11 @@ def _logs(store: Store, needed: set[str]) -> Iterator[Piece]:
 def _old_images(
     images: Iterable[LocalImage], values: dict[Result, dict[str, Any]], kept: set[Result]
 ) -> Iterator[OldImage]:
-    """Yield images that this store's records made, that no kept record made, and that no container uses."""
+    """Yield images that this store's records made, that no kept job makes, and that no container uses."""
     made = {name for result, value in values.items() if result not in kept for name in _names(value)}
-    wanted = {name for result, value in values.items() if result in kept for name in _names(value)}
+    wanted = {
+        name for result, value in values.items() if result in kept and result[0] != VERDICT for name in _names(value)
+    }
     for image in images:
         names = {image.image_id, *image.references}
         foreign = [name for name in image.references if not name.startswith("envbuild/")]
