@@ -228,9 +228,11 @@ def test_old_images_of_this_store_go_and_all_others_stay(project: Project) -> No
     assert set(engine.images) == {"envbuild/small:latest", "envbuild/other:latest", base_tag(DIFF_ID)}
 
 
-def test_an_image_goes_whose_lock_has_another_one_now_but_its_verdict_stays(project: Project) -> None:
+def test_an_image_that_has_lost_its_tag_goes_though_the_verdict_of_its_lock_stays(project: Project) -> None:
     old, new = build(project, b"one"), build(project, b"two")
     project.store.keep_result("verdict", "v1", {"lock_digest": project.lock.digest, "image_id": old})
+    tagged = LocalImage(image_id=old, references=("envbuild/small:try",), size=1, in_use=False)
+    assert find_unreachable(find_roots(project.store), project.store, (tagged,)).images == ()
     images = (
         LocalImage(image_id=old, references=(), size=1, in_use=False),
         LocalImage(image_id=new, references=("envbuild/small:latest",), size=1, in_use=False),
