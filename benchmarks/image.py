@@ -1,9 +1,11 @@
 """How fast, how small and how much shared images are, against `docker build` with pip and with uv on the same wheels.
 
-Needs a Docker engine, Debian's `docker-registry`, 25 GB of disk, a network for the locks, and a folder with the wheels
-of the whole CUDA toolkit (`pip download "cuda-toolkit[all]==13.0.2" nvidia-cudnn-cu13==9.19.0.56`). What is timed uses
+Needs a Docker engine, Debian's `docker-registry`, 20 GB of disk and a network for the locks. The size is measured if a
+folder with the wheels of the whole CUDA toolkit is given, for 15 GB more
+(`pip download "cuda-toolkit[all]==13.0.2" nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9`). What is timed uses
 no network. The peers read the same wheels from a local image through a bind mount and make byte code as the assembled
-image has it. They are favoured: their context is empty, and apt's step is done before.
+image has it. They are favoured: their context is empty, apt's step is done before, and pip leaves no cache in the
+image, as it would of wheels that come from an index.
 """
 
 from __future__ import annotations
@@ -32,12 +34,13 @@ from builder.registry.reference import Repository
 from tests.docker.docker_registry import docker_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from builder.build.image import Image
     from builder.store import Store
 
 RESULTS = Path(__file__).parent / "results"
+MEASUREMENTS = ("cold", "pin", "four", "again", "size")
 GOALS = {
     "cold, pip": ("at most {} times the time of pip", 0.5),
     "cold, uv": ("at most {} times the time of uv", 1.0),
@@ -92,7 +95,7 @@ def record(name: str, text: str, value: float, *, peer: str, release: str = "") 
     }
 
 
-def cold(bench: Bench, base: str, devel: str) -> Iterator[dict[str, Any]]:
+def cold(bench: Bench, base: str) -> Iterator[dict[str, Any]]:
     """Everything from wheels on the disk: our image, that of pip, that of uv."""
     bandwidth = disk_bandwidth(bench.folder)
     mine, memory = bench.own("build", str(bench.recipe(0)))
@@ -101,28 +104,38 @@ def cold(bench: Bench, base: str, devel: str) -> Iterator[dict[str, Any]]:
     packed, unpacked = (sum(getattr(layer.blob, name) for layer in image.layers[1:]) for name in ("size", "unpacked"))
     what = f"{unpacked / 1e9:.1f} GB in {len(image.layers)} layers"
     yield record("cold, memory", f"{what}: {memory / 1e6:.0f} MB in all processes", memory / 1e9, peer="none")
-    pip = bench.peer("pip", devel)
-    text, peer = f"{what}: {mine:.0f} s against {pip:.0f} s", "docker build, pip install"
-    yield record("cold, pip", text, mine / pip, peer=peer, release=pip_wheel().version)
-    own, naive = bench.size_of(bench.reference(0)), bench.size_of(f"{MARK}/pip:latest")
-    text = f"{own / 1e9:.2f} GB against {naive / 1e9:.2f} GB"
-    peer = "Debian, all wheels of the CUDA toolkit, pip install"
-    yield record("size", text, own / naive, peer=peer, release="CUDA 13.0.2")
-    bench.forget(f"{MARK}/pip")
-    uv = bench.peer("uv", base)
-    bench.forget(f"{MARK}/uv")
-    text, peer = f"{what}: {mine:.0f} s against {uv:.0f} s", "docker build, uv pip install --compile-bytecode"
-    yield record("cold, uv", text, mine / uv, peer=peer, release=version("uv"))
     seconds, cores = compression_seconds(image, bench.tools.store), len(os.sched_getaffinity(0))
     written = packed + 2 * unpacked  # the layers; the engine's copy of the archive, and the files
     limit = written / bandwidth + seconds / cores
     text = f"{mine:.0f} s against {limit:.0f} s: {written / 1e9:.1f} GB at {bandwidth / 1e6:.0f} MB/s, "
     text += f"{seconds:.0f} s of compression over {cores} cores"
     yield record("cold, limit", text, mine / limit, peer="disk and isal")
+    for kind, peer, release in (
+        ("pip", "docker build, pip install", pip_wheel().version),
+        ("uv", "docker build, uv pip install --compile-bytecode", version("uv")),
+    ):
+        seconds = bench.peer(kind, base)
+        bench.forget(f"{MARK}/{kind}")
+        text = f"{what}: {mine:.0f} s against {seconds:.0f} s"
+        yield record(f"cold, {kind}", text, mine / seconds, peer=peer, release=release)
 
 
-def pin(bench: Bench, registry: str) -> Iterator[dict[str, Any]]:
+def size(bench: Bench, toolkit: Path) -> Iterator[dict[str, Any]]:
+    """How large our image is beside the naive one, with the compiler and the whole toolkit."""
+    bench.own("build", str(bench.recipe(0)))
+    devel = devel_image(bench, toolkit)
+    bench.peer("pip", devel)
+    own, naive = bench.size_of(bench.reference(0)), bench.size_of(f"{MARK}/pip:latest")
+    for tag in (f"{MARK}/pip", devel):
+        bench.forget(tag)
+    text = f"{own / 1e9:.2f} GB against {naive / 1e9:.2f} GB"
+    peer = "Debian's compiler, all wheels of the CUDA toolkit, cuDNN, NCCL, pip install"
+    yield record("size", text, own / naive, peer=peer, release="CUDA 13.0.2")
+
+
+def pin(bench: Bench, base: str, registry: str) -> Iterator[dict[str, Any]]:
     """One pin changed: the time until the image is ready, and the bytes that a push sends."""
+    bench.own("build", str(bench.recipe(0)))
     repository = Repository(registry=registry, name="stack")
     with RegistryClient(bench.tools.settings) as client:
         push_image(bench.image(0), repository.at("0"), bench.tools.store, client)
@@ -132,14 +145,15 @@ def pin(bench: Bench, registry: str) -> Iterator[dict[str, Any]]:
     [changed] = [layer.blob.size for layer in bench.image(1).layers if layer.title.startswith("transformers ")]
     text = f"{sent / 1e6:.2f} MB against {changed / 1e6:.2f} MB"
     yield record("pin pushed", text, sent / changed, peer="the compressed layer of transformers", release=PINS[1])
-    pip = bench.peers["pip"]
+    pip = bench.peers.get("pip") or bench.peer("pip", base)
+    bench.forget(f"{MARK}/pip")
     text, peer = f"transformers {PINS[0]} to {PINS[1]}: {mine:.1f} s against {pip:.0f} s", "docker build, pip install"
     yield record("pin changed", text, mine / pip, peer=peer, release=pip_wheel().version)
 
 
 def four(bench: Bench, registry: str, data: Path) -> Iterator[dict[str, Any]]:
     """Four recipes that differ in one pin: what they take in the store, in the registry and in the engine."""
-    for number in range(2, len(PINS)):
+    for number in range(len(PINS)):
         bench.own("build", str(bench.recipe(number)))
     images = [bench.image(number) for number in range(len(PINS))]
     with RegistryClient(bench.tools.settings) as client:
@@ -169,19 +183,23 @@ def again(bench: Bench) -> Iterator[dict[str, Any]]:
     yield record("nothing changed", f"envbuild make, best of 3: {seconds:.2f} s", seconds, peer="none")
 
 
-def measure(folder: Path, toolkit: Path) -> Iterator[dict[str, Any]]:
-    """Measure everything in one run."""
+def measure(folder: Path, toolkit: Path | None, wanted: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Measure what is wanted, each once, in one run."""
     bench = Bench(folder=folder, tools=State().tools())
     try:
         prepare(bench, toolkit)
-        base = bench.base()
-        devel = devel_image(bench, base, toolkit)
-        yield from cold(bench, base, devel)
-        bench.forget(devel)
+        base = bench.base(bench.recipe(0))
+        if "cold" in wanted:
+            yield from cold(bench, base)
         with docker_registry(folder / "registry") as registry:
-            yield from pin(bench, registry)
-            yield from four(bench, registry, folder / "registry" / "data")
-        yield from again(bench)
+            if "pin" in wanted:
+                yield from pin(bench, base, registry)
+            if "four" in wanted:
+                yield from four(bench, registry, folder / "registry" / "data")
+        if "again" in wanted:
+            yield from again(bench)
+        if "size" in wanted and toolkit:
+            yield from size(bench, toolkit)
     finally:
         bench.clean()
 
@@ -189,10 +207,15 @@ def measure(folder: Path, toolkit: Path) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Measure, print the ratios and write the records."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("toolkit", type=Path, help="the folder with the wheels of the CUDA toolkit")
+    parser.add_argument("toolkit", type=Path, nargs="?", help="the folder with the wheels of the CUDA toolkit")
+    parser.add_argument("--only", action="append", choices=MEASUREMENTS, help="measure this alone (repeatable)")
     arguments = parser.parse_args()
+    wanted = arguments.only or MEASUREMENTS
+    toolkit = arguments.toolkit.resolve() if arguments.toolkit else None
+    if arguments.only and "size" in wanted and toolkit is None:
+        parser.error("the size is measured against the CUDA toolkit: give the folder with its wheels")
     with tempfile.TemporaryDirectory() as name:
-        for each in measure(Path(name), arguments.toolkit.resolve()):
+        for each in measure(Path(name), toolkit, wanted):
             path = RESULTS / f"{each['name'].replace(': ', '-').replace(', ', '-').replace(' ', '-')}.json"
             path.write_text(json.dumps(each, indent=2) + "\n", encoding="utf-8")
             sys.stdout.write(f"{each['name']}: {each['ratio']} ({each['compared']}; {each['goal']}: {each['met']})\n")

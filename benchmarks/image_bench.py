@@ -37,13 +37,14 @@ if TYPE_CHECKING:
     from builder.tools import Tools
 
 PROJECT = Path(__file__).parents[1]
+COMPILER = "build-essential, less, python3-dev"  # what devel images have of the distribution
 PINS = ("5.24.0", "5.23.0", "5.22.0", "5.21.0")  # of transformers: the four recipes
 MARK = "envbuild-benchmark"
 RECIPE = """\
 version: 1
 name: {name}
 target: {{gpu: rtx-pro-6000}}
-base: {{debian: trixie, packages: [less]}}
+base: {{debian: trixie, packages: [{packages}]}}
 python: "3.13"
 as-of: 2026-11-25
 stack: {{torch: "2.11.0", transformers: "{transformers}"}}
@@ -143,9 +144,14 @@ class Bench:
         """The tag of the image of a recipe."""
         return f"envbuild/{self.recipe(number).stem}:latest"
 
-    def base(self) -> str:
-        """Load the Debian base into the engine and return its tag there."""
-        locked = locked_recipe(read_recipe(self.recipe(0)))
+    @property
+    def devel(self) -> Path:
+        """The recipe of a base with Debian's compiler, for the naive image alone."""
+        return self.folder / "recipes" / f"{MARK}-devel.yaml"
+
+    def base(self, recipe: Path) -> str:
+        """Load the Debian base of a recipe into the engine and return its tag there."""
+        locked = locked_recipe(read_recipe(recipe))
         rootfs = find_base(locked.file.debian, self.tools.store) if locked.file.debian else None
         if rootfs is None:
             sys.exit("the base is not in the store")
@@ -202,13 +208,13 @@ def pip_wheel() -> LockedWheel:
     return next(wheel for wheel in read_pylock(path.read_bytes(), source=str(path)) if wheel.name == "pip")
 
 
-def prepare(bench: Bench, toolkit: Path) -> None:
+def prepare(bench: Bench, toolkit: Path | None) -> None:
     """Lock the recipes, fetch and make what is not timed, and give the engine the image of the wheels."""
     wheels: dict[str, LockedWheel] = {}
     for number, pin in enumerate(PINS):
         recipe = bench.recipe(number)
         recipe.parent.mkdir(exist_ok=True)
-        recipe.write_text(RECIPE.format(name=recipe.stem, transformers=pin))
+        recipe.write_text(RECIPE.format(name=recipe.stem, packages="less", transformers=pin))
         if number:  # the others differ in one pin: they begin from the first lock
             lock = bench.folder / "lockfiles"
             shutil.copytree(lock / bench.recipe(0).stem, lock / recipe.stem)
@@ -225,13 +231,22 @@ def prepare(bench: Bench, toolkit: Path) -> None:
             for wheel in wheels.values():
                 archive.add(bench.tools.store.path(wheel.sha256), wheel.filename)
             archive.add(find_uv_bin(), "uv")
-            archive.add(toolkit, "toolkit")
+            if toolkit:
+                archive.add(toolkit, "toolkit")
         with contextlib.closing(docker.APIClient(timeout=900)) as client:
             client.import_image(str(path), repository=f"{MARK}/wheels")
 
 
-def devel_image(bench: Bench, base: str, toolkit: Path) -> str:
-    """Build what NVIDIA's devel images hold besides Debian, of PyPI's wheels: the whole CUDA toolkit and cuDNN."""
+def devel_image(bench: Bench, toolkit: Path) -> str:
+    """Build what NVIDIA's devel images hold: a compiler and, of PyPI's wheels, the whole CUDA toolkit, cuDNN and NCCL.
+
+    The static libraries of NVIDIA's Debian packages, gigabytes more, are in no wheel and so not in this image.
+    """
+    bench.devel.write_text(RECIPE.format(name=bench.devel.stem, packages=COMPILER, transformers=PINS[0]))
+    bench.own("lock", str(bench.devel))
+    source = read_recipe(bench.devel)
+    gather_materials(source, locked_recipe(source), bench.tools)
+    base = bench.base(bench.devel)
     names = " ".join(sorted({path.name.split("-")[0].replace("_", "-") for path in toolkit.glob("*.whl")}))
     text = TOOLKIT.format(mark=MARK, base=base, wheels=f"{MARK}/wheels", pip=pip_wheel().filename, packages=names)
     with tempfile.TemporaryDirectory(dir=bench.folder) as context:

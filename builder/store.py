@@ -126,14 +126,18 @@ class Store:
         if sha256 is not None and seen != sha256:
             path.unlink()
             raise ResolveError(f"{path.name} has sha256 {seen}, the lock says {sha256}")
-        target = self.path(seen)
+        self.keep(path, seen)
+        return seen
+
+    def keep(self, path: Path, sha256: str) -> None:
+        """Move a finished file into the store whose bytes this process hashed while it wrote them."""
+        target = self.path(sha256)
         target.parent.mkdir(exist_ok=True)
         path.chmod(0o644)
         with self.room(), path.open("rb") as file:
             os.fsync(file.fileno())
         path.replace(target)
-        self._proven.add(seen)
-        return seen
+        self._proven.add(sha256)
 
     def add_bytes(self, data: bytes) -> str:
         """Keep some bytes and return their sha256."""

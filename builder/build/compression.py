@@ -26,7 +26,7 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar"
 class Packer(Protocol):
     """Compresses a stream."""
 
-    def compress(self, data: bytes, /) -> bytes:
+    def compress(self, data: bytes | memoryview, /) -> bytes:
         """Take the next bytes and return what is ready."""
 
     def flush(self) -> bytes:

@@ -260,5 +260,5 @@ def _made(plan: LayerPlan, key: str, store: Store) -> Blob:
 
 
 def _keep(key: str, blob: Blob, path: Path, store: Store) -> None:
-    store.add(path, blob.digest.removeprefix("sha256:"))
+    store.keep(path, blob.digest.removeprefix("sha256:"))
     store.keep_result("layer", key, asdict(blob))

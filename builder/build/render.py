@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,13 +23,7 @@ if TYPE_CHECKING:
 
 def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
     """Return the rendered files by name: the image's Dockerfile and, where something is compiled, the toolchain's."""
-    templates = Environment(
-        loader=PackageLoader("builder.build", "dockerfiles"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - Dockerfiles are no HTML
-    )
-    templates.filters["quoted"] = quoted
+    templates = _templates()
     built = sorted(name for name, package in recipe.stack.items() if package.from_source)
     values = {
         "recipe": recipe,
@@ -60,6 +55,18 @@ def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
     if lock.compiler_wheels:
         files["requirements.compiler.txt"] = _requirements(lock.compiler_wheels)
     return files
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("builder.build", "dockerfiles"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - Dockerfiles are no HTML
+    )
+    templates.filters["quoted"] = quoted
+    return templates
 
 
 def quoted(text: str) -> str:

@@ -85,7 +85,8 @@ class _Compressor:
     compression: Compression
     _plain: hashlib._Hash = field(default_factory=hashlib.sha256)
     _packed: hashlib._Hash = field(default_factory=hashlib.sha256)
-    _waiting: bytearray = field(default_factory=bytearray)
+    _block: bytearray = field(default_factory=lambda: bytearray(BLOCK))
+    _filled: int = 0
     _unpacked: int = 0
     _size: int = 0
 
@@ -94,14 +95,18 @@ class _Compressor:
 
     def write(self, data: bytes) -> None:
         """Take the next bytes. Blocks of one size make the result a function of the stream alone."""
-        self._waiting += data
-        while len(self._waiting) >= BLOCK:
-            self._take(bytes(self._waiting[:BLOCK]))
-            del self._waiting[:BLOCK]
+        left = memoryview(data)
+        while left:
+            piece = left[: BLOCK - self._filled]
+            self._block[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
+            left = left[len(piece) :]
+            if self._filled == BLOCK:
+                self._take()
 
     def finish(self) -> Blob:
         """Write what is left and return the digests."""
-        self._take(bytes(self._waiting))
+        self._take()
         self._put(self._packer.flush())
         return Blob(
             digest=f"sha256:{self._packed.hexdigest()}",
@@ -110,10 +115,12 @@ class _Compressor:
             unpacked=self._unpacked,
         )
 
-    def _take(self, block: bytes) -> None:
-        self._plain.update(block)
-        self._unpacked += len(block)
-        self._put(self._packer.compress(block))
+    def _take(self) -> None:
+        with memoryview(self._block)[: self._filled] as block:
+            self._plain.update(block)
+            self._put(self._packer.compress(block))
+        self._unpacked += self._filled
+        self._filled = 0
 
     def _put(self, data: bytes) -> None:
         self._packed.update(data)

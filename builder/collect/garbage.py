@@ -23,6 +23,7 @@ UNFINISHED = "unfinished"
 LOGS = "log"
 FETCHED = "fetched"
 GIT = "git repository"
+VERDICT = "verdict"  # stays as long as its lock; for that, an image that has lost its tag need not be there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,13 +167,15 @@ def _logs(store: Store, needed: set[str]) -> Iterator[Piece]:
 def _old_images(
     images: Iterable[LocalImage], values: dict[Result, dict[str, Any]], kept: set[Result]
 ) -> Iterator[OldImage]:
-    """Yield images that this store's records made, that no kept record made, and that no container uses."""
+    """Yield images that this store's records made, that no kept job makes, and that no container uses."""
     made = {name for result, value in values.items() if result not in kept for name in _names(value)}
     wanted = {name for result, value in values.items() if result in kept for name in _names(value)}
+    needed = {name for result in kept if result[0] != VERDICT for name in _names(values[result])}
     for image in images:
         names = {image.image_id, *image.references}
         foreign = [name for name in image.references if not name.startswith("envbuild/")]
-        if names & made and not names & wanted and not image.in_use and not foreign:
+        keeping = wanted if image.references else needed
+        if names & made and not names & keeping and not image.in_use and not foreign:
             yield OldImage(names=image.references or (image.image_id,), size=image.size)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from builder.diagnose.line import LogLine
-from builder.diagnose.listening import Listener
 from builder.diagnose.reader import Log, blocks
 from builder.verify.reported import PHASE_NAMES, Phase
 
@@ -107,6 +106,8 @@ class _Observer:
     """The state of the one pass: the current life of the server, its phase, and which patterns have said enough."""
 
     def __init__(self, knowledge: Knowledge) -> None:
+        from builder.diagnose.listening import Listener  # noqa: PLC0415 - numpy is slow to import: only for a log
+
         self.seen = Observation()
         self._knowledge = knowledge
         self._listener = Listener(knowledge.patterns)

@@ -16,6 +16,7 @@ from builder.collect.roots import find_roots
 from builder.collect.stage import collect, find_garbage
 from builder.console import Console
 from builder.document import hashes_in, key_of
+from builder.engine import LocalImage
 from builder.errors import EngineError, InvalidDocumentError
 from builder.lock.git import repository_of
 from builder.lock.model import LockedGit, LockedSubmodule
@@ -225,6 +226,20 @@ def test_old_images_of_this_store_go_and_all_others_stay(project: Project) -> No
     assert [image.names for image in garbage.images] == [("envbuild/small:old",)]
     collect(garbage, tools)
     assert set(engine.images) == {"envbuild/small:latest", "envbuild/other:latest", base_tag(DIFF_ID)}
+
+
+def test_an_image_that_has_lost_its_tag_goes_though_the_verdict_of_its_lock_stays(project: Project) -> None:
+    old, new = build(project, b"one"), build(project, b"two")
+    project.store.keep_result("verdict", "v1", {"lock_digest": project.lock.digest, "image_id": old})
+    tagged = LocalImage(image_id=old, references=("envbuild/small:try",), size=1, in_use=False)
+    assert find_unreachable(find_roots(project.store), project.store, (tagged,)).images == ()
+    images = (
+        LocalImage(image_id=old, references=(), size=1, in_use=False),
+        LocalImage(image_id=new, references=("envbuild/small:latest",), size=1, in_use=False),
+    )
+    garbage = find_unreachable(find_roots(project.store), project.store, images)
+    assert [image.names for image in garbage.images] == [(old,)]
+    assert ("verdict", "v1") not in garbage.results
 
 
 @pytest.mark.parametrize("reason", ["a container uses it", "the person tagged it"])

@@ -66,6 +66,14 @@ def test_check_imports_nothing_that_it_does_not_need() -> None:
     assert not modules.intersection(SLOW)
 
 
+def test_the_road_imports_what_reads_logs_only_for_a_log() -> None:
+    program = "import sys, builder.pipeline; print(*sys.modules)"
+    ended = run_program([sys.executable, "-c", program], environment={"PYTHONPATH": str(PROJECT)})
+    modules = set(ended.stdout.decode().split())
+    assert "builder.diagnose.observe" in modules
+    assert "numpy" not in modules
+
+
 def test_help_imports_no_stage_of_the_road() -> None:
     code, output, modules = in_a_process("--help")
     assert code == ExitCode.DONE

@@ -33,6 +33,17 @@ def test_bytes_that_are_not_what_the_lock_says_never_enter(tmp_path: Path) -> No
     assert not any((tmp_path / "store" / "files").rglob("*"))
 
 
+def test_a_file_that_was_hashed_while_it_was_written_is_kept_under_that_hash(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    sha256 = hashlib.sha256(b"layer").hexdigest()
+    with store.scratch() as folder:
+        (folder / "a").write_bytes(b"layer")
+        store.keep(folder / "a", sha256)
+        assert not (folder / "a").exists()
+    assert store.sound(sha256).read_bytes() == b"layer"
+    assert Store(tmp_path / "store").sound(sha256) == store.path(sha256)
+
+
 def test_a_result_comes_back_until_it_is_forgotten(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     assert store.result("wheel", "k") is None

@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build.tarlayer import BLOCK, Blob, File, Folder, Link, Member, compress_tar, with_parents, write_layer
+from builder.build.compression import GZIP
+from builder.build.tarlayer import (
+    BLOCK,
+    Blob,
+    File,
+    Folder,
+    Link,
+    Member,
+    _Compressor,
+    compress_tar,
+    with_parents,
+    write_layer,
+)
 from builder.errors import BuildFailedError
 from tests.wheels import record_line
 
@@ -53,6 +65,19 @@ def test_the_digests_are_those_of_the_bytes() -> None:
         diff_id=f"sha256:{hashlib.sha256(tar).hexdigest()}",
         unpacked=len(tar),
     )
+
+
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 512])
+def test_how_a_stream_is_cut_does_not_change_its_bytes(size: int) -> None:
+    content = os.urandom(size)
+    whole, pieces = io.BytesIO(), io.BytesIO()
+    blob = compress_tar(io.BytesIO(content), whole)
+    compressor = _Compressor(pieces, GZIP)
+    for place in range(0, size, 700_001):
+        compressor.write(content[place : place + 700_001])
+    assert compressor.finish() == blob
+    assert pieces.getvalue() == whole.getvalue()
+    assert gzip.decompress(whole.getvalue()) == content
 
 
 def test_a_known_layer_has_its_known_diff_id() -> None:
