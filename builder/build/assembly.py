@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
@@ -244,10 +245,16 @@ def _found_base(plan: ImagePlan, store: Store) -> tuple[Layer, ...]:
 
 def _layouts(plan: ImagePlan, store: Store) -> tuple[WheelLayout, ...]:
     try:
-        return tuple(read_layout(wheel, plan.terms.venv) for wheel in plan.wheels)
+        return _laid_out(plan.wheels, plan.terms.venv)
     except BuildFailedError:
         prove_all(store, [wheel.sha256 for wheel in plan.wheels])  # what is damaged here looks like a broken wheel
         raise
+
+
+@lru_cache(maxsize=1)
+def _laid_out(wheels: tuple[WheelInput, ...], venv: Venv) -> tuple[WheelLayout, ...]:
+    """Lay out wheels, which takes seconds and is asked for before an image is made, while it is, and after."""
+    return tuple(read_layout(wheel, venv) for wheel in wheels)
 
 
 def _built(plan: ImagePlan, record: Mapping[str, Any]) -> BuiltImage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,9 @@ def compile_wheels(
     wanted = {layout.wheel.sha256: layout for layout in layouts if layout.sources(venv)}
     keys = {wheel: byte_code_key(layout, venv, python) for wheel, layout in wanted.items()}
     if missing := _missing(keys, store):
-        with store.exclusive(f"bytecode-{key_of([venv.prefix, python])}"):
+        with ExitStack() as held:
+            for key in sorted(keys[wheel] for wheel in missing):  # in one order, so that no two wait for each other
+                held.enter_context(store.exclusive(f"bytecode-{key}"))
             missing = _missing(keys, store)  # another process may have compiled them meanwhile
             if missing:
                 jobs = {wheel: wanted[wheel] for wheel in missing}

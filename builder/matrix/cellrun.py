@@ -15,7 +15,7 @@ from builder.errors import InvalidDocumentError
 from builder.lock.changes import packages_of
 from builder.lock.stage import previous_lock
 from builder.matrix.cellreport import CellReport, Expected, Layer, Span
-from builder.matrix.trial import Bench, trial_key, try_variant
+from builder.matrix.trial import Bench, compile_variant, trial_key, try_variant
 from builder.recipe.workspace import workspace_of
 from builder.registry.share import Shared
 from builder.verify.record import read_verdict
@@ -89,6 +89,11 @@ def _kept(key: str, store: Store) -> CellReport | None:
         return CellReport.from_json(store.path(record["report"]).read_bytes(), source=f"cell {key}")
     except InvalidDocumentError:
         return None
+
+
+def compile_cell(cell: Cell, folder: Path, tools: Tools) -> None:
+    """Compile the wheels of a cell for all cells that share them; a failure is remembered, and theirs to tell."""
+    compile_variant(bench_of(cell, folder), cell.edits, tools)
 
 
 def run_cell(cell: Cell, folder: Path, tools: Tools, *, place: str) -> CellReport:

@@ -15,7 +15,7 @@ from builder.matrix.engines import connect_to, gather_crew
 from builder.matrix.schedule import Job, Need, Schedule, lack_of_gpus
 from builder.matrix.variant import edited
 from builder.matrix.warm import CellProcesses
-from builder.matrix.waves import leaders_of, wheels_key
+from builder.matrix.waves import apart, compiled_first, wheels_key
 from builder.verify.levels import gpus_needed
 from builder.verify.smoke import memory_of
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.console import Step
+    from builder.errors import EngineError
     from builder.matrix.cells import Cell
     from builder.matrix.grid import Matrix, MatrixFile
     from builder.matrix.schedule import Seat
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 FOLDER = "matrices"
 REPORT = "report.json"
+WHEELS = "wheels of "  # what the name of a job begins with that compiles for cells
 COMPILE = Need(cores=4, memory=8 << 30)  # as much memory as a compilation may take, see build/wheels.py
 
 
@@ -64,7 +66,7 @@ def run_alone(file: MatrixFile, cell: Cell, engine: str, tools: Tools, *, again:
     report = known_report(cell, folder, tools) if cell.to_run and not again else None
     if report is None and cell.to_run:
         (seat,) = gather_crew((engine,), tools.settings, tools.console.warn).seats
-        lack = lack_of_gpus(need_of(cell, compiles=True), (seat,))
+        lack = lack_of_gpus(need_of(cell), (seat,))
         own = replace(tools, connect=lambda: connect_to(engine, replace(tools.settings, gpus=seat.gpus)))
         report = failed_report(cell, lack, place=None) if lack else run_cell(cell, folder, own, place=engine)
     return report_of(
@@ -95,13 +97,10 @@ def read_report(path: Path) -> MatrixReport | None:
         return None
 
 
-def need_of(cell: Cell, *, compiles: bool) -> Need:
-    """Return what a cell takes of a host: memory and GPUs of its proof, and cores and memory where it compiles."""
+def need_of(cell: Cell) -> Need:
+    """Return what a cell takes of a host once its wheels are compiled: the memory and the GPUs of its proof."""
     recipe = edited(cell.source, cell.edits).recipe
-    proof = Need(cores=1, memory=memory_of(recipe.smoke), gpus=gpus_needed(recipe))
-    if not compiles:
-        return proof
-    return replace(proof, cores=COMPILE.cores, memory=max(proof.memory, COMPILE.memory))
+    return Need(cores=1, memory=memory_of(recipe.smoke), gpus=gpus_needed(recipe))
 
 
 @dataclass(kw_only=True)
@@ -136,14 +135,13 @@ class _Run:
         settings, console = self.tools.settings, self.tools.console
         crew = gather_crew(names, settings, console.warn)
         self.places = tuple(seat.name for seat in crew.seats)
-        by_name = {cell.name: cell for cell in self.open}
-        with console.step(f"{len(by_name)} cells on {len(crew.seats)} engines") as step:
-            schedule = Schedule[CellReport](
+        with console.step(f"{len(self.open)} cells on {len(crew.seats)} engines") as step:
+            schedule = Schedule[CellReport | None](
                 jobs=self._jobs(),
                 seats=crew.seats,
-                execute=lambda job, seat, gpus: self._execute(by_name[job.name], seat, gpus, step),
+                execute=lambda job, seat, gpus: self._execute(job, seat, gpus, step),
                 is_alive=crew.is_alive,
-                give_up=lambda job, error: failed_report(by_name[job.name], error, place=None),
+                give_up=self._given_up,
                 on_end=lambda _, report: self._ended(report),
                 on_stop=self._processes.ask_to_end,  # each cell removes its containers
                 on_lost=lambda seat, error: console.warn(f"{seat.name} is lost, its cells move on: {error.message}"),
@@ -159,15 +157,24 @@ class _Run:
         return report
 
     def _jobs(self) -> list[Job]:
-        leaders = leaders_of(self.open)
-        jobs = []
-        for cell in self.open:
-            leads = leaders[cell.name] is None and wheels_key(edited(cell.source, cell.edits).recipe) is not None
-            jobs.append(Job(name=cell.name, need=need_of(cell, compiles=leads), after=leaders[cell.name]))
+        """Return what is to do: to compile once what several cells share, then the cells, each after its wheels."""
+        first = compiled_first(self.open)
+        compiling = {key: Job(name=f"{WHEELS}{cell.name}", need=COMPILE) for key, cell in first.items()}
+        jobs = [*compiling.values()]
+        for cell in apart(self.open):
+            wheels = compiling.get(wheels_key(edited(cell.source, cell.edits).recipe) or "")
+            jobs.append(Job(name=cell.name, need=need_of(cell), after=wheels.name if wheels else None))
         return jobs
 
-    def _execute(self, cell: Cell, seat: Seat, gpus: tuple[str, ...], step: Step) -> CellReport:
-        console = self.tools.console
+    def _cell(self, job: Job) -> Cell:
+        name = job.name.removeprefix(WHEELS)
+        return next(cell for cell in self.cells if cell.name == name)
+
+    def _given_up(self, job: Job, error: EngineError) -> CellReport | None:
+        return None if job.name.startswith(WHEELS) else failed_report(self._cell(job), error, place=None)
+
+    def _execute(self, job: Job, seat: Seat, gpus: tuple[str, ...], step: Step) -> CellReport | None:
+        console, cell, only_wheels = self.tools.console, self._cell(job), job.name.startswith(WHEELS)
 
         def on_line(line: str) -> None:
             if console.verbose:
@@ -175,13 +182,23 @@ class _Run:
             else:
                 step.detail(f"{self._done()} of {len(self.cells)} done; {cell.name}: {line.strip()}")
 
-        settings, verbose = replace(self.tools.settings, gpus=gpus), console.verbose
-        return self._processes.run(cell, self.folder, settings, engine=seat.name, on_line=on_line, verbose=verbose)
+        report = self._processes.run(
+            cell,
+            self.folder,
+            replace(self.tools.settings, gpus=gpus),
+            engine=seat.name,
+            on_line=on_line,
+            verbose=console.verbose,
+            only_wheels=only_wheels,
+        )
+        return None if only_wheels else report
 
     def _done(self) -> int:
         return sum(report.state != "pending" for report in self.reports.values())
 
-    def _ended(self, report: CellReport) -> None:
+    def _ended(self, report: CellReport | None) -> None:
+        if report is None:  # wheels were compiled, or could not be, which their cells tell
+            return
         self.reports[report.name] = report
         self._say(report)
         self.keep()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from builder.build.assembly import has_packages
 from builder.build.stage import build_recipe, find_plan
+from builder.build.wheelstage import compile_recipe
 from builder.diagnose.model import UNKNOWN
 from builder.diagnose.stage import deciding_check, diagnose_error, diagnose_verdict, explain_verdict
 from builder.document import canonical_json, key_of
@@ -87,6 +88,12 @@ def try_variant(bench: Bench, edits: Mapping[str, Choice], tools: Tools) -> Outc
     except InvalidDocumentError as error:
         return Outcome(result="refused", cause=error.message, failure=f"recipe: {error.message}")
     return remembered(key, tools.store, lambda: _go(variant, bench.source, tools))
+
+
+def compile_variant(bench: Bench, edits: Mapping[str, Choice], tools: Tools) -> None:
+    """Compile what a variant compiles, so that all that compile the same find it; raise what its run would end with."""
+    variant = bench.variant(edits)
+    compile_recipe(variant, _lock(variant, previous_lock(bench.source), tools), tools)
 
 
 def remembered(key: str, store: Store, run: Callable[[], Outcome]) -> Outcome:

@@ -14,7 +14,7 @@ from builder.console import Console
 from builder.document import pretty_json
 from builder.errors import EngineError, EnvbuildError
 from builder.matrix.cellreport import CellReport
-from builder.matrix.cellrun import failed_report, run_cell
+from builder.matrix.cellrun import compile_cell, failed_report, report_without_run, run_cell
 from builder.matrix.engines import connect_to
 from builder.store import Store
 from builder.tools import Tools
@@ -50,14 +50,15 @@ class CellProcesses:
         engine: str,
         on_line: Callable[[str], None],
         verbose: bool,
+        only_wheels: bool = False,
     ) -> CellReport:
-        """Run a cell to its end; `on_line` sees what it says. Raise EngineError if its engine failed.
+        """Run a cell, or compile for it (`only_wheels`); `on_line` sees what it says. Raise EngineError if that failed.
 
         A process that ends without a report (the kernel ended it for its memory) makes the cell unverified.
         """
         answer, inner_answer = _CONTEXT.Pipe(duplex=False)
         words, inner_words = _CONTEXT.Pipe(duplex=False)
-        call = (cell, folder, settings, engine, verbose)
+        call = (cell, folder, settings, engine, verbose, only_wheels)
         here = (dict(os.environ), os.getcwd())  # noqa: PTH109 - as text, for the other process
         process = _CONTEXT.Process(target=_work, args=(inner_answer, inner_words, call, here))
         with self._lock, inner_answer, inner_words:
@@ -97,11 +98,11 @@ def _report_in(answer: bytes, cell: Cell) -> CellReport:
 def _work(
     answer: Connection,
     words: Connection,
-    call: tuple[Cell, Path, Settings, str, bool],
+    call: tuple[Cell, Path, Settings, str, bool, bool],
     here: tuple[Mapping[str, str], str],
 ) -> None:
     """Be the process of a cell, with the environment and the folder of the one that asked for it."""
-    cell, folder, settings, engine, verbose = call
+    cell, folder, settings, engine, verbose, only_wheels = call
     environment, place = here
     os.environ.clear()
     os.environ.update(environment)
@@ -117,12 +118,16 @@ def _work(
         connect=lambda: connect_to(engine, settings),
     )
     with contextlib.suppress(KeyboardInterrupt):
-        answer.send_bytes(_answer(cell, folder, tools, engine))
+        answer.send_bytes(_answer(cell, folder, tools, engine, only_wheels=only_wheels))
 
 
-def _answer(cell: Cell, folder: Path, tools: Tools, engine: str) -> bytes:
+def _answer(cell: Cell, folder: Path, tools: Tools, engine: str, *, only_wheels: bool) -> bytes:
     try:
-        report = run_cell(cell, folder, tools, place=engine)
+        if only_wheels:
+            compile_cell(cell, folder, tools)
+            report = report_without_run(cell)
+        else:
+            report = run_cell(cell, folder, tools, place=engine)
     except EngineError as error:
         return _ENGINE_FAILED + error.message.encode()
     except EnvbuildError as error:

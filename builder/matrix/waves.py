@@ -1,4 +1,4 @@
-"""Which cells compile the same, so that one goes first and the others find its wheels."""
+"""Which cells compile the same or install the same, so that one goes first and the others find what it made."""
 
 from __future__ import annotations
 
@@ -26,6 +26,33 @@ def leaders_of(cells: Iterable[Cell]) -> dict[str, str | None]:
         if key:
             first.setdefault(key, cell.name)
     return leaders
+
+
+def compiled_first(cells: Iterable[Cell]) -> dict[str, Cell]:
+    """Return the first cell of all that compile the same, by the key of what they compile."""
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        key = wheels_key(edited(cell.source, cell.edits).recipe)
+        if key:
+            first.setdefault(key, cell)
+    return first
+
+
+def apart(cells: Iterable[Cell]) -> list[Cell]:
+    """Return cells in the order in which they wait least: one of each stack, then those that find its layers made."""
+    turns: dict[str, int] = {}
+    turn: dict[str, int] = {}
+    ordered = list(cells)
+    for cell in ordered:
+        key = _stack_key(edited(cell.source, cell.edits).recipe)
+        turn[cell.name] = turns[key] = turns.get(key, -1) + 1
+    return sorted(ordered, key=lambda cell: turn[cell.name])
+
+
+def _stack_key(recipe: Recipe) -> str:
+    """Return what the layers of a recipe's packages depend on, as far as it tells."""
+    apart_from = {"name", "description", "target", "host", "serve", "smoke", "waive"}
+    return key_of({field: value for field, value in recipe.to_plain().items() if field not in apart_from})
 
 
 def wheels_key(recipe: Recipe) -> str | None:

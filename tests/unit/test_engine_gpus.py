@@ -102,7 +102,7 @@ def test_a_cell_that_needs_a_gpu_is_shown_and_not_run_where_no_engine_has_one(
     pretend(monkeypatch, {"tcp://plain": ()})
     file = read_matrix(project.root / "matrix.yaml")
     (cell,) = cells_of(file)
-    assert need_of(cell, compiles=False).gpus == 1
+    assert need_of(cell).gpus == 1
     if alone:
         report = run_alone(file, cell, "tcp://plain", project.tools)
     else:

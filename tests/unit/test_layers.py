@@ -301,6 +301,34 @@ def test_a_failed_compile_names_the_wheel_and_shows_the_interpreters_words(tmp_p
     assert caught.value.evidence == ("Segmentation fault",)
 
 
+@pytest.mark.parametrize(("held", "waits"), [(b"y = 1\n", False), (b"x = 1\n", True)])
+def test_byte_code_waits_for_the_process_that_compiles_the_same_wheel_and_for_no_other(
+    tmp_path: Path, held: bytes, *, waits: bool
+) -> None:
+    class MustWait(Exception):  # noqa: N818 - an answer, not an error
+        pass
+
+    def wait(_: str) -> None:
+        raise MustWait
+
+    own, other = layout(tmp_path, source=b"x = 1\n"), layout(tmp_path, source=held)
+    store = Store(tmp_path / "store", wait)
+    failing = FakeEngine(answer=lambda _: Exit(code=1, stderr=b"reached\n"))
+    with (
+        store.exclusive(f"bytecode-{byte_code_key(other, VENV, 'x')}"),
+        pytest.raises(MustWait if waits else BuildFailedError),
+    ):
+        compile_wheels(
+            [own],
+            venv=VENV,
+            python="x",
+            base_image=lambda: "base",
+            engine=failing,
+            store=store,
+            on_progress=lambda _: None,
+        )
+
+
 def test_every_input_of_a_layer_is_in_its_key(tmp_path: Path) -> None:
     plan = LayerPlan(title="foo 1.0", layouts=(layout(tmp_path),))
     key = layer_key(plan, terms())

@@ -11,7 +11,7 @@ from builder.errors import InvalidDocumentError, UsageError
 from builder.matrix.cells import cells_of, find_cells
 from builder.matrix.github import job_matrices
 from builder.matrix.grid import read_matrix
-from builder.matrix.waves import leaders_of
+from builder.matrix.waves import apart, compiled_first, leaders_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,6 +154,23 @@ def test_of_cells_that_compile_the_same_one_goes_first(project: Path) -> None:
         "2026-01-02_b200": "2026-01-01_b200",
         "2026-01-02_h200": "2026-01-01_h200",
     }
+
+
+def test_what_cells_compile_alike_is_compiled_for_the_first_of_them(project: Path) -> None:
+    found = axes(project, '  as-of: ["2026-01-01", "2026-01-02"]\n  target: [b200, h200]\n')
+    assert [cell.name for cell in compiled_first(found.values()).values()] == ["2026-01-01_b200", "2026-01-01_h200"]
+
+
+def test_cells_of_one_stack_stand_apart_so_that_none_waits_for_the_layers_of_another(project: Path) -> None:
+    found = axes(project, '  as-of: ["2026-01-01", "2026-01-02"]\n  target: [b200, h200, rtx-pro-6000]\n')
+    assert [cell.name for cell in apart(found.values())] == [
+        "2026-01-01_b200",
+        "2026-01-02_b200",
+        "2026-01-01_h200",
+        "2026-01-02_h200",
+        "2026-01-01_rtx-pro-6000",
+        "2026-01-02_rtx-pro-6000",
+    ]
 
 
 def test_the_jobs_have_the_runners_of_their_gpu_and_leave_out_what_is_known(project: Path) -> None:
