@@ -50,8 +50,8 @@ if __name__ == '__main__':
 """
 HASHES = frozenset({"sha256", "sha384", "sha512"})
 _REPLACED = ("RECORD", "RECORD.jws", "RECORD.p7s")  # a new RECORD is written, which the old signatures do not sign
-# A package's own build backend (PEP 517, `backend-path`) that its wheel carries by mistake: nothing imports it after the
-# build, and packages that do so differ in it. The same is left out in compile_installed.py.
+# A package's own build backend (PEP 517, `backend-path`) that its wheel carries by mistake: nothing imports it after
+# the build, and packages that do so differ in it. The same is left out in compile_installed.py.
 BUILD_BACKEND = "build_backend.py"
 _LIBRARY_ERRORS = (
     zipfile.BadZipFile,
