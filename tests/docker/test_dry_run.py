@@ -38,7 +38,7 @@ NEEDED = """
     python-multipart pyzmq requests sentencepiece setproctitle sniffio stack-data starlette tiktoken
     torchvision==0.26.0 traitlets urllib3 uvicorn uvloop wcwidth xgrammar yarl
 """
-PLATFORM = ("--python-version", "3.13", "--python-platform", "x86_64-manylinux_2_28", "--only-binary", ":all:")
+PLATFORM = ("--python-version", "3.13", "--python-platform", "x86_64-manylinux_2_34", "--only-binary", ":all:")
 TRITON = Serve(engine="sglang", args={"tp": 8, "attention-backend": "triton"})
 
 
