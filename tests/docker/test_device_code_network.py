@@ -54,8 +54,8 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def players(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The libraries that play the GPU, under their names."""
     place = tmp_path_factory.mktemp("pretended")
-    for mount in pretended_libraries(Store(tmp_path_factory.mktemp("store"))):
-        shutil.copy(mount.source, place / Path(mount.target).name)
+    for name, path in pretended_libraries(Store(tmp_path_factory.mktemp("store"))).items():
+        shutil.copy(path, place / Path(name).name)
     return place
 
 
