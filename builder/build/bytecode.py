@@ -37,6 +37,7 @@ def byte_code_key(layout: WheelLayout, venv: Venv, python: str) -> str:
             "python": venv.python,
             "python_identity": python,
             "script": sha256_file(SCRIPT),
+            **({"left_out": list(layout.left_out)} if layout.left_out else {}),
         }
     )
 

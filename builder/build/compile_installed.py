@@ -1,4 +1,6 @@
-"""Runs where the rendered Dockerfile is built: compiles installed wheels to the byte code that envbuild's layers hold.
+"""Runs where the rendered Dockerfile is built: makes what pip installed the files that envbuild's layers hold.
+
+It compiles the byte code, and takes away the build backends that wheels carry by mistake (`BUILD_BACKEND`).
 
 Which files a wheel has and where they lie follows from the wheel alone (PEP 427); `compile_inside.py` beside this file
 compiles them, one fresh interpreter for each wheel. Only the standard library is imported.
@@ -13,13 +15,15 @@ import zipfile
 from pathlib import Path
 
 COMPILER = Path(__file__).with_name("compile_inside.py")
+BUILD_BACKEND = "build_backend.py"  # as in wheelfile.py
 WHEELS, JOBS, RESULTS = Path("/wheels"), Path("/jobs"), Path("/results")  # as in compile_inside.py
 
 
 def sources_of(wheel: Path, prefix: str, site_packages: str) -> list[tuple[str, str]]:
     """Return the Python files of a wheel as [name in the wheel, path in the image], sorted by the path's bytes."""
     with zipfile.ZipFile(wheel) as archive:
-        found = [(name, installed(name, prefix, site_packages)) for name in archive.namelist() if name.endswith(".py")]
+        names = [name for name in archive.namelist() if name.endswith(".py") and name != BUILD_BACKEND]
+    found = [(name, installed(name, prefix, site_packages)) for name in names]
     inside = [(name, path) for name, path in found if path.startswith(f"{site_packages}/")]
     return sorted(inside, key=lambda item: item[1].encode())
 
@@ -36,6 +40,7 @@ def installed(name: str, prefix: str, site_packages: str) -> str:
 
 def compile_installed(wheels: Path, prefix: str, site_packages: str) -> int:
     """Compile every wheel that is a file in `wheels` and put the byte code beside its sources."""
+    leave_out_backends(Path(site_packages))
     for folder in (JOBS, RESULTS):
         folder.mkdir()
     WHEELS.symlink_to(wheels)
@@ -47,6 +52,15 @@ def compile_installed(wheels: Path, prefix: str, site_packages: str) -> int:
     for result in sorted(RESULTS.iterdir()):
         put_beside_sources(result)
     return code
+
+
+def leave_out_backends(site_packages: Path) -> None:
+    """Remove the build backend that some wheels bring, and its line from their RECORDs."""
+    (site_packages / BUILD_BACKEND).unlink(missing_ok=True)
+    for record in site_packages.glob("*.dist-info/RECORD"):
+        text = record.read_text(encoding="utf-8")
+        kept = [line for line in text.splitlines(keepends=True) if not line.startswith(f"{BUILD_BACKEND},")]
+        record.write_text("".join(kept), encoding="utf-8", newline="")
 
 
 def put_beside_sources(result: Path) -> None:

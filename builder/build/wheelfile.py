@@ -50,6 +50,9 @@ if __name__ == '__main__':
 """
 HASHES = frozenset({"sha256", "sha384", "sha512"})
 _REPLACED = ("RECORD", "RECORD.jws", "RECORD.p7s")  # a new RECORD is written, which the old signatures do not sign
+# A package's own build backend (PEP 517, `backend-path`) that its wheel carries by mistake: nothing imports it after
+# the build, and packages that do so differ in it. The same is left out in compile_installed.py.
+BUILD_BACKEND = "build_backend.py"
 _LIBRARY_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -77,11 +80,15 @@ class WheelInput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelLayout:
-    """The files that a wheel becomes, sorted by path; its RECORD, which also lists byte code, is made at the end."""
+    """The files that a wheel becomes, sorted by path; its RECORD, which also lists byte code, is made at the end.
+
+    `left_out` are the files of the wheel that an environment does not get, besides byte code and old signatures.
+    """
 
     wheel: WheelInput
     files: tuple[File, ...]
     record: str
+    left_out: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -131,7 +138,8 @@ def _lay_out(wheel: WheelInput, archive: zipfile.ZipFile, venv: Venv) -> WheelLa
         installer.install(source, destination, {"INSTALLER": INSTALLER})
     files = tuple(sorted(destination.files.values(), key=lambda file: file.path.encode()))
     check_places(wheel.filename, files, venv)
-    return WheelLayout(wheel=wheel, files=files, record=destination.record)
+    left_out = tuple({BUILD_BACKEND} & set(archive.namelist()))
+    return WheelLayout(wheel=wheel, files=files, record=destination.record, left_out=left_out)
 
 
 class _Unread(io.BytesIO):
@@ -162,11 +170,11 @@ class _Source(WheelFile):
         return found[0] if len(found) == 1 else super().data_dir
 
     def get_contents(self) -> Iterator[WheelContentElement]:
-        """Yield each file with its RECORD line, without its bytes, but for RECORD."""
-        replaced = {f"{self.dist_info_dir}/{name}" for name in _REPLACED}
+        """Yield each file with its RECORD line, without its bytes, but for RECORD and what is left out."""
+        skipped = {BUILD_BACKEND, *(f"{self.dist_info_dir}/{name}" for name in _REPLACED)}
         rows = {row[0]: row for row in parse_record_file(self.read_dist_info("RECORD").splitlines())}
         for info in self.archive.infolist():
-            if info.is_dir() or info.filename in replaced:
+            if info.is_dir() or info.filename in skipped:
                 continue
             row = rows[info.filename]
             if row[1].partition("=")[0] not in HASHES:

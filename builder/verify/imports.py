@@ -22,7 +22,7 @@ def imports_check(report: StaticReport, product: str, missing: str | None = None
     A package that imports on the pretended GPU and not without one is no fault, and is said.
     """
     failed = [one for one in report.imports if one.failed is not None]
-    on_gpu = {one.distribution for one in report.imports if one.on == "gpu" and one.failed is None}
+    on_gpu = {one.distribution for one in report.imports if one.on == "gpu" and one.failed is None and not one.server}
     excused = [one for one in failed if one.on == "cpu" and one.distribution in on_gpu]
     decisive = _once_each([one for one in failed if one not in excused])
     drivers = [one for one in decisive if any(name in (one.error or "") for name in DRIVER_LIBRARIES)]
@@ -31,7 +31,8 @@ def imports_check(report: StaticReport, product: str, missing: str | None = None
     sentences = [_sentence(one, product) for one in sorted(decisive, key=lambda one: one in drivers)]
     if outcome == "skipped":
         sentences = [f"{sentence} (the driver's library; only a machine with a GPU has it)" for sentence in sentences]
-    packages = {one.distribution: len(one.modules) for one in report.imports}
+    packages = {one.distribution: len(one.modules) for one in report.imports if not one.server}
+    served = any(one.server for one in report.imports)
     notices = [f"notice: only on a GPU: {_sentence(one, product)}" for one in excused]
     notices += [f"notice: imported without a pretended GPU only: {missing}"] if missing and report.imports else []
     return Check(
@@ -39,7 +40,8 @@ def imports_check(report: StaticReport, product: str, missing: str | None = None
         level="static",
         outcome=outcome,
         summary=first_of(sentences)
-        or f"all {sum(packages.values())} modules of {len(packages)} direct packages import",
+        or f"all {sum(packages.values())} modules of {len(packages)} direct packages import"
+        + (", and the server's own on a pretended GPU" if served else ""),
         figures={"packages": len(packages), "modules": sum(packages.values()), "failed": len(decisive)},
         evidence=shortened(
             [*(line for one in decisive for line in (f"{one.distribution}: {one.error}", *one.tail)), *notices]

@@ -20,6 +20,7 @@ CUDA_LIBRARY = re.compile(
 )
 # Names of PyTorch's own namespaces in C++ symbols (Itanium ABI): c10, at, torch, caffe2; and its C functions.
 TORCH_SYMBOL = re.compile(r"^_ZN?K?.*(3c10|2at|5torch|6caffe2)[0-9A-Z]|^(c10_|aoti_torch_|THP)")
+NUMBER = re.compile(r"[0-9]+")
 SYSTEM_VERSION = re.compile(r"^(GLIBC|GLIBCXX|CXXABI|GCC)_")
 
 
@@ -28,7 +29,8 @@ def links_check(report: StaticReport, *, built: Sequence[str], stack: Sequence[s
 
     What fails: a Python module, or a library that one needs, of torch, of the recipe's own packages or of compiled
     ones; and in any package the signs of a build for another torch, CUDA or C library, and CUDA libraries in two
-    editions. Libraries that are only opened by name (plug-ins for MPI, InfiniBand) are evidence.
+    editions. Libraries that are only opened by name (plug-ins for MPI, InfiniBand) are evidence. What a package carries
+    in editions for several versions of another (torch, FFmpeg) is one line, and none if one edition is whole.
     """
     own: set[str] = {canonicalize_name(name) for name in (*built, *stack, "torch")}
     versions = {one.name: one.version for one in report.distributions}
@@ -41,8 +43,8 @@ def links_check(report: StaticReport, *, built: Sequence[str], stack: Sequence[s
         for copies in links.copies
         if CUDA_LIBRARY.match(copies.soname)
     ]
-    others = [one for one in links.problems if one not in failed]
-    warnings = [f"warning: {sentence}" for one in others for sentence in _sentences(one, versions)]
+    others = [one for one in links.problems if one not in failed and not one.whole_editions]
+    warnings = [f"warning: {sentence}" for one in _editions(others) for sentence in _warned(one, versions)]
     return Check(
         name="static.links",
         level="static",
@@ -67,6 +69,24 @@ def _decides(one: LinkProblem, own: set[str]) -> bool:
         or any(map(CUDA_LIBRARY.match, one.missing))
         or any(map(SYSTEM_VERSION.match, one.versions))
     )
+
+
+def _editions(others: Sequence[LinkProblem]) -> list[LinkProblem]:
+    """Return one for each group of editions of a library: the newest."""
+    newest = {(one.distribution, NUMBER.sub("#", one.path)): one for one in sorted(others, key=_numbers)}
+    return sorted(newest.values(), key=lambda one: (one.path, one.distribution))
+
+
+def _numbers(one: LinkProblem) -> list[int]:
+    return [int(number) for number in NUMBER.findall(one.path)]
+
+
+def _warned(one: LinkProblem, versions: dict[str, str]) -> list[str]:
+    sentences = _sentences(one, versions)
+    if not one.editions:
+        return sentences
+    more = f" and {len(sentences) - 1} more" if len(sentences) > 1 else ""
+    return [f"{sentences[0]}{more}; its {one.editions} other editions find no more"]
 
 
 def _sentences(one: LinkProblem, versions: dict[str, str]) -> list[str]:

@@ -46,7 +46,9 @@ class LinkProblem(Document):
 
     `role`: a Python module, a library that a module or torch needs, or another, which is opened by name if at all.
     `missing` are libraries that are nowhere, `preloaded` those that the image has where the loader does not search,
-    `versions` such as `GLIBC_2.38 of libc.so.6`, `undefined` the first of all symbols that nobody defines.
+    `versions` such as `GLIBC_2.38 of libc.so.6`, `undefined` the first of all symbols that nobody defines. `editions`
+    are the libraries of the distribution whose paths differ from this one's in numbers only, `whole_editions` those of
+    them that find everything.
     """
 
     distribution: str
@@ -58,6 +60,8 @@ class LinkProblem(Document):
     undefined: tuple[str, ...]
     undefined_count: int
     links_torch: bool
+    editions: int = 0
+    whole_editions: int = 0
 
 
 class DifferingCopies(Document):
@@ -90,11 +94,12 @@ class SeenOptions(Document):
 class SeenImport(Document):
     """The import of a distribution's modules, without a GPU or on a pretended one.
 
-    `failed` is the module that could not be imported.
+    `failed` is the module that could not be imported. `server`: the modules are those of the server's processes.
     """
 
     distribution: str
     on: Literal["cpu", "gpu"] = "cpu"
+    server: bool = False
     modules: tuple[str, ...]
     seconds: float
     failed: str | None

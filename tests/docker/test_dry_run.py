@@ -38,7 +38,7 @@ NEEDED = """
     python-multipart pyzmq requests sentencepiece setproctitle sniffio stack-data starlette tiktoken
     torchvision==0.26.0 traitlets urllib3 uvicorn uvloop wcwidth xgrammar yarl
 """
-PLATFORM = ("--python-version", "3.13", "--python-platform", "x86_64-manylinux_2_28", "--only-binary", ":all:")
+PLATFORM = ("--python-version", "3.13", "--python-platform", "x86_64-manylinux_2_34", "--only-binary", ":all:")
 TRITON = Serve(engine="sglang", args={"tp": 8, "attention-backend": "triton"})
 
 
@@ -81,10 +81,10 @@ def built(engine: Engine, folder: Path, base: str, tag: str) -> Iterator[str]:
         engine.remove_image(tag)
 
 
-def attention(engine: Engine, image: str, gpu: str, store: Path) -> Check:
-    """Drive the attention of the model alone, without the survey of other head dimensions."""
+def attention(engine: Engine, image: str, gpu: str, store: Path, phase: str | None = None) -> Check:
+    """Drive the attention of the model alone, without the survey of other head dimensions, or one phase of all."""
     (group,) = (each for each in planned_groups("glm5-nvfp4", TRITON, ("sglang",)) if each["name"] == "attention")
-    group["shapes"] = [shape for shape in group["shapes"] if shape["decides"]]
+    group["shapes"] = [shape for shape in group["shapes"] if (shape["phase"] == phase if phase else shape["decides"])]
     image_id = engine.image_id(image)
     assert image_id is not None
     return dry_run(
@@ -121,6 +121,19 @@ def test_releases_with_the_fix_pass_on_both(
     assert check.outcome == "passed", check
     assert any(line.startswith("  71680 of  101376  fits  _fwd_kernel") for line in check.evidence)
     assert attention(engine, image, "h200", tmp_path / "store").outcome == "passed"
+
+
+def test_the_prefill_kernel_asks_for_too_much_with_fp32_inputs_and_is_listed(
+    engine: Engine, sglang: Callable[[str], str], tmp_path: Path
+) -> None:
+    image = sglang("0.5.14")
+    check = attention(engine, image, "rtx-pro-6000", tmp_path / "store", phase="prefill")
+    assert (check.outcome, check.figures["not-judged"]) == ("passed", 1), check
+    assert check.evidence[0].startswith(
+        " 131072 of  101376  refused, not reached by the model  _fwd_kernel, prefill at head dimension 128/128, float32"
+    )
+    check = attention(engine, image, "h200", tmp_path / "store", phase="prefill")
+    assert (check.outcome, check.figures["not-judged"]) == ("passed", 0), check
 
 
 @pytest.mark.parametrize("gpu", ["rtx-pro-6000", "h200"])

@@ -97,6 +97,16 @@ def test_what_the_autotuner_drops_is_no_refusal() -> None:
     assert (check.outcome, check.figures["launches"]) == ("passed", 0)
 
 
+def test_an_exception_of_a_call_that_launches_nothing_is_the_stacks_own_refusal() -> None:
+    check = judged(group(call("flashinfer experts", error="RuntimeError: SM 12.x requires CUDA >= 12.9", refuses=True)))
+    assert (check.outcome, check.figures["refused"], check.figures["not-driven"]) == ("failed", 1, 0)
+    assert check.summary == (
+        "flashinfer experts is refused on rtx-pro-6000 (12.0): RuntimeError: SM 12.x requires CUDA >= 12.9"
+    )
+    assert check.evidence[0] == check.summary
+    assert judged(group(call("flashinfer experts", refuses=True))).outcome == "passed"
+
+
 def test_the_worst_stands_first() -> None:
     fits = {**LAUNCH, "refused": None, "registers": 255, "spilled": 32}
     lines = judged(
@@ -182,6 +192,21 @@ def test_experts_decide_unless_they_are_nvfp4_or_of_another_runner() -> None:
     assert decides(serve())
     assert not decides(serve(quantization="modelopt_fp4"))
     assert not decides(serve(moe_runner_backend="flashinfer_cutlass"))
+
+
+def test_flashinfer_is_asked_for_what_the_server_takes_from_it() -> None:
+    def asked(stated: Serve) -> list[tuple[str, int | None]]:
+        groups = {each["name"]: each for each in planned_groups("glm5-nvfp4", stated, ("sglang",))}
+        assert groups["flashinfer"]["decides"] if "flashinfer" in groups else True
+        return [(each["kind"], each.get("query")) for each in groups.get("flashinfer", {"shapes": []})["shapes"]]
+
+    assert asked(serve(attention_backend="triton")) == []
+    assert asked(serve(decode_attention_backend="flashinfer")) == [("latent", 576)]
+    assert asked(serve(attention_backend="flashinfer", moe_runner_backend="flashinfer_cutlass")) == [
+        ("ragged", 256),
+        ("latent", 576),
+        ("experts", None),
+    ]
 
 
 def test_the_shapes_are_those_of_the_configuration() -> None:

@@ -84,6 +84,39 @@ def test_a_library_that_is_nowhere_fails_a_module_of_the_recipe_and_warns_of_a_p
     assert (check.outcome, check.summary) == ("failed", "mine/m.so needs libabsent.so.2, which is not in the image")
 
 
+def test_editions_for_several_versions_are_one_line_and_none_where_one_is_whole(
+    environment: Environment, workshop: Workshop
+) -> None:
+    files = {}
+    for number in (9, 10):
+        workshop.library(f"libffmpeg.so.{number}", "int decode(void) { return 1; }")
+        uses = "int decode(); int d() { return decode(); }"
+        files[f"codec/core{number}.so"] = workshop.library(f"core{number}.so", uses, f"-l:libffmpeg.so.{number}")
+    environment.install("codec", files)
+    assert links(environment).evidence == (
+        "warning: codec/core10.so needs libffmpeg.so.10, which is not in the image; its 1 other editions find no more",
+    )
+    environment.install("whole", {"codec/core8.so": workshop.library("core8.so", "int d() { return 1; }")})
+    assert len(links(environment).evidence) == 1, "an edition of another package does not count"
+    environment.install("codec", {**files, "codec/core8.so": (workshop.folder / "core8.so").read_bytes()})
+    assert links(environment).evidence == ()
+
+
+def test_a_library_that_another_one_opens_is_searched_where_that_ones_rpath_says(
+    environment: Environment, workshop: Workshop
+) -> None:
+    files = {"a/libs/libend.so": workshop.library("libend.so", "int end(void) { return 1; }")}
+    middle = "int end(); int middle(void) { return end(); }"
+    files["a/libs/libmiddle.so"] = workshop.library("libmiddle.so", middle, "-l:libend.so")
+    user = MODULE.format(name="a") + "int middle(); int a() { return middle(); }"
+    rpath = ("-Wl,--disable-new-dtags", "-Wl,-rpath,$ORIGIN/libs")
+    files["a/a.so"] = workshop.library("a.so", user, "-l:libmiddle.so", *rpath, f"-Wl,-rpath-link,{workshop.folder}")
+    environment.install("a", {name: data for name, data in files.items() if not name.endswith("a.so")})
+    assert len(links(environment).evidence) == 1, "nothing leads to it"
+    environment.install("a", files)
+    assert links(environment).evidence == ()
+
+
 def test_a_build_for_another_cuda_is_named_in_any_package(environment: Environment, workshop: Workshop) -> None:
     workshop.library("libcudart.so.12", "int cudaMalloc(void) { return 0; }")
     source = MODULE.format(name="k") + "int cudaMalloc(); int k() { return cudaMalloc(); }"

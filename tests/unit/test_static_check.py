@@ -328,6 +328,25 @@ def test_packages_are_imported_with_a_drivers_library_and_on_a_pretended_gpu(env
     )
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_what_the_server_imports_must_import_on_the_pretended_gpu_with_the_recipes_variables(
+    environment: Environment,
+) -> None:
+    scheduler = ASKS_THE_DRIVER.format(code=0).encode() + b"import os\nassert 'HOME_OF_CUDA' in os.environ, 'no home'\n"
+    files = {"sglang/__init__.py": b"", "sglang/launch_server.py": b"", "sglang/srt/managers/scheduler.py": scheduler}
+    environment.install("sglang", files)
+    check = environment.check(stack=("sglang",), serve=Serve(engine="sglang"))["static.imports"]
+    card = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
+    assert check.outcome == "failed"
+    assert check.summary == f"import sglang.srt.managers.scheduler on a pretended {card}: AssertionError: no home"
+    serve = Serve(engine="sglang", env={"HOME_OF_CUDA": "/"})
+    check = environment.check(stack=("sglang",), serve=serve)["static.imports"]
+    assert (check.outcome, check.summary) == (
+        "passed",
+        "all 1 modules of 1 direct packages import, and the server's own on a pretended GPU",
+    )
+
+
 KNOWN = "sglang knows all options of `serve`"
 SERVER_ARGS = b"""
 class ServerArgs:

@@ -96,6 +96,12 @@ def test_byte_code_in_a_wheel_is_left_out(tmp_path: Path) -> None:
     assert not [path for path in by_path(read_layout(wheel, VENV)) if "__pycache__" in path]
 
 
+def test_the_build_backend_that_a_wheel_carries_by_mistake_is_left_out(tmp_path: Path) -> None:
+    layout = read_layout(make_wheel(tmp_path, "foo", {"foo/build_backend.py": b"", "build_backend.py": b"x"}), VENV)
+    assert [path for path in by_path(layout) if path.endswith("build_backend.py")] == [f"{SITE}/foo/build_backend.py"]
+    assert layout.left_out == ("build_backend.py",)
+
+
 def test_the_signature_of_the_old_record_is_left_out(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "foo", {"a.py": b"", "foo-1.0.dist-info/RECORD.jws": b"{}"})
     assert not [path for path in by_path(read_layout(wheel, VENV)) if "RECORD" in path]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from builder.recipe.targets import GpuTarget
     from builder.verify.dry_run.plan import Group
-    from builder.verify.dry_run.report import DrivenGroup, Row
+    from builder.verify.dry_run.report import DrivenCall, DrivenGroup, Row
     from builder.verify.place import InImage
 
 KIND = "dry-run"
@@ -87,23 +87,24 @@ def judge_dry_run(groups: tuple[DrivenGroup, ...], target: GpuTarget, deciding: 
         return _check("skipped", f"no verdict, the pretence does not hold: {first_of(wrong)}", wrong)
     rows = table_of(groups, target.shared_memory_per_block)
     refused = [row for row in rows if row.decides and row.refused is not None]
+    calls = [call for group in groups for call in group.calls]
+    by_stack = [f"{call.call} is refused on {_named(target)}: {call.error}" for call in calls if _is_refusal(call)]
     undriven = _undriven(groups, deciding)
     blocking = [text for text, decides in undriven if decides]
-    outcome: Outcome = "failed" if refused else "skipped" if blocking else "passed"
-    calls = [call for group in groups for call in group.calls]
-    lines = [*(row.line for row in rows if row.used or row.refused), *(text for text, _ in undriven)]
+    outcome: Outcome = "failed" if refused or by_stack else "skipped" if blocking else "passed"
+    lines = [*by_stack, *(row.line for row in rows if row.used or row.refused), *(text for text, _ in undriven)]
     driven = sum(1 for call in calls if call.decides and call.error is None)
     return _check(
         outcome,
-        first_of([_refusal(row, target) for row in refused])
+        first_of([*by_stack, *(_refusal(row, target) for row in refused)])
         or first_of(blocking)
-        or f"all {len(rows)} launches of {len(calls)} calls are taken by {target.id} ({target.capability}); "
+        or f"all {len(rows)} launches of {len(calls)} calls are taken by {_named(target)}; "
         f"{driven} of the calls are the model's",
         (*shortened(lines), UNKNOWN),
         {
             "calls": len(calls),
             "launches": len(rows),
-            "refused": len(refused),
+            "refused": len(refused) + len(by_stack),
             "not-judged": sum(1 for row in rows if row.refused and not row.decides),
             "not-driven": len(undriven),
             "most-shared-memory": max((row.used for row in rows if row.refused is None), default=0),
@@ -112,13 +113,21 @@ def judge_dry_run(groups: tuple[DrivenGroup, ...], target: GpuTarget, deciding: 
     )
 
 
+def _named(target: GpuTarget) -> str:
+    return f"{target.id} ({target.capability})"
+
+
+def _is_refusal(call: DrivenCall) -> bool:
+    return call.refuses and call.error is not None
+
+
 def _refusal(row: Row, target: GpuTarget) -> str:
     if row.used > row.allowed:
         return (
-            f"{row.kernel} asks for {row.used} bytes of shared memory, {target.id} ({target.capability}) allows "
+            f"{row.kernel} asks for {row.used} bytes of shared memory, {_named(target)} allows "
             f"{row.allowed}: {row.call}{row.place}"
         )
-    return f"{row.kernel} is refused on {target.id} ({target.capability}), {row.refused}: {row.call}{row.place}"
+    return f"{row.kernel} is refused on {_named(target)}, {row.refused}: {row.call}{row.place}"
 
 
 def _undriven(groups: tuple[DrivenGroup, ...], deciding: set[str]) -> list[tuple[str, bool]]:
@@ -129,7 +138,11 @@ def _undriven(groups: tuple[DrivenGroup, ...], deciding: set[str]) -> list[tuple
             why = f"{group.ended}{f': {group.tail[-1]}' if group.tail else ''}"
             found.append((f"the calls of {group.name} were not driven to their end, {why}", group.name in deciding))
         for call in group.calls:
-            refused = any(launch.refused for launch in call.launches) or any(event.error for event in call.runtime)
+            refused = (
+                _is_refusal(call)
+                or any(launch.refused for launch in call.launches)
+                or any(event.error for event in call.runtime)
+            )
             if call.error is not None and not refused:
                 found.append((f"{call.call} was not driven to its end: {call.error}", call.decides))
     return found

@@ -73,6 +73,8 @@ def planned_groups(model: str, serve: Serve | None, stack: tuple[str, ...]) -> l
             _group("attention", "sglang_attention", list(_attention(shapes, serve))),
             _group("experts", "sglang_moe", list(_experts(shapes, serve))),
         ]
+        chosen = list(_of_flashinfer(shapes, serve))
+        groups += [_group("flashinfer", "flashinfer_jit", chosen)] if chosen else []
     return groups
 
 
@@ -82,10 +84,9 @@ def _group(name: str, drive: str, calls: list[dict[str, Any]]) -> Group:
 
 def _attention(shapes: ModelShapes, serve: Serve | None) -> Iterator[dict[str, Any]]:
     heads = shapes.heads // _ranks(serve)
-    cached = FP8 if "fp8" in str(_option(serve, "kv-cache-dtype")) else BF16
+    cached = _cached(serve)
     for call in shapes.attention:
-        side = "prefill" if call.phase == "extend" else "decode"
-        backend = _option(serve, f"{side}-attention-backend", "attention-backend")
+        backend = _backend(serve, call.phase)
         of_model = {
             "phase": call.phase,
             "query": call.query,
@@ -116,6 +117,25 @@ def _experts(shapes: ModelShapes, serve: Serve | None) -> Iterator[dict[str, Any
     known = {"experts": 64, "width": 768, "hidden": 2048, "chosen": 8, "tokens": 512, "weights": FP8}
     for blocks in (False, True):
         yield {**known, "blocks": blocks, "decides": False}
+
+
+def _of_flashinfer(shapes: ModelShapes, serve: Serve | None) -> Iterator[dict[str, Any]]:
+    """Yield the modules of kernels that the server, as it is started, asks FlashInfer for."""
+    taken = [call for call in shapes.attention if _backend(serve, call.phase) == "flashinfer"]
+    for latent, query, value in dict.fromkeys((call.latent, call.query, call.value) for call in taken):
+        kind = "latent" if latent else "ragged"
+        yield {"kind": kind, "query": query, "value": value, "kv": _cached(serve), "decides": True}
+    if _option(serve, "moe-runner-backend") == "flashinfer_cutlass":
+        yield {"kind": "experts", "decides": True}
+
+
+def _cached(serve: Serve | None) -> str:
+    return FP8 if "fp8" in str(_option(serve, "kv-cache-dtype")) else BF16
+
+
+def _backend(serve: Serve | None, phase: str) -> str | int | float | bool | None:
+    side = "prefill" if phase == "extend" else "decode"
+    return _option(serve, f"{side}-attention-backend", "attention-backend")
 
 
 def _ranks(serve: Serve | None) -> int:

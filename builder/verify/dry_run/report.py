@@ -44,12 +44,16 @@ class RuntimeEvent(Document):
 
 
 class DrivenCall(Document):
-    """One call of the stack's host code, and all that it launched; `error` is the exception that ended it."""
+    """One call of the stack's host code, and all that it launched; `error` is the exception that ended it.
+
+    `refuses`: such an exception is the stack's own refusal of the target.
+    """
 
     call: str
     decides: bool
     seconds: float
     error: str | None
+    refuses: bool = False
     launches: tuple[TritonLaunch, ...]
     runtime: tuple[RuntimeEvent, ...]
 

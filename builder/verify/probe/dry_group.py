@@ -58,6 +58,7 @@ def driven(call: Call, recorder: Recorder) -> dict[str, Any]:
         "decides": call.decides,
         "seconds": round(time.monotonic() - start, 2),
         "error": error,
+        "refuses": call.refuses,
         "launches": [dataclasses.asdict(launch) for launch in recorder.take_touched()],
         "runtime": once_each(log, before),
     }

@@ -25,7 +25,10 @@ for name in sys.argv[1:]:
     importlib.import_module(name)
 """
 NOT_IMPORTED = {"test", "tests"}
+# What the processes of a server import: the one that is started, and the one that computes on the GPU.
+SERVERS = {"sglang": ("sglang.launch_server", "sglang.srt.managers.scheduler")}
 TAIL_LINES = 8
+NOTHING: dict[str, Any] = {"modules": [], "seconds": 0.0, "failed": None, "error": None, "tail": []}
 
 
 def top_level_modules(distribution: Distribution) -> list[str]:
@@ -55,17 +58,22 @@ def try_import(
     """
     distribution = next((one for one in found if one.name == normal(name)), None)
     modules = top_level_modules(distribution) if distribution is not None else []
-    answer = {
-        "distribution": name,
-        "on": on,
-        "modules": modules,
-        "seconds": 0.0,
-        "failed": None,
-        "error": None,
-        "tail": [],
-    }
+    known = {"distribution": name, "on": on}
     if distribution is None:
-        return {**answer, "failed": name, "error": "not installed"}
+        return {**known, **NOTHING, "failed": name, "error": "not installed"}
+    return {**known, **import_modules(modules, timeout, variables)}
+
+
+def import_server(engine: str, timeout: float, variables: dict[str, str]) -> dict[str, Any]:
+    """Import what the processes of a server import, on a pretended GPU: `variables` are its and the server's own."""
+    modules = SERVERS.get(engine, ())
+    known = {"distribution": engine, "on": "gpu", "server": True}
+    return {**known, **import_modules(modules, timeout, variables)}
+
+
+def import_modules(modules: Sequence[str], timeout: float, variables: dict[str, str] | None) -> dict[str, Any]:
+    """Import modules one after the other in a fresh Python and return which of them failed, if any, and how."""
+    answer = {**NOTHING, "modules": list(modules)}
     if not modules:
         return answer
     start = time.monotonic()

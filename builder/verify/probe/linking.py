@@ -23,6 +23,7 @@ MODULE = "PyInit_"
 TORCH_GLOBAL, TORCH_MODULE = "torch/lib/libtorch_global_deps.so", re.compile(r"^torch/_C\.[^/]*so$")
 # C++ symbols of PyTorch (c10, at, torch): no other library that is absent could have defined them.
 OF_TORCH = re.compile(r"^_ZN?K?.*(3c10|2at|5torch)[0-9A-Z]")
+NUMBER = re.compile(r"[0-9]+")
 NAMES_SHOWN = 12
 
 
@@ -93,10 +94,11 @@ def look_at_links(files: Sequence[RecordedFile], loader: Loader | None = None) -
     known = collections.defaultdict(list)
     for one in linked:
         known[one.library.soname].append(one.file.name)
-    problems = [describe(one, linked, needed, known, process) for one in linked]
+    described = [describe(one, linked, needed, known, process) for one in linked]
+    problems = [problem for problem in described if problem is not None]
     return {
         "looked_at": len(linked),
-        "problems": [problem for problem in problems if problem is not None],
+        "problems": with_editions(problems, [one.file for one in linked]),
         "copies": differing_copies(linked),
         "unreadable": unreadable,
     }
@@ -109,7 +111,7 @@ def describe(
 
     A library that the image holds elsewhere is `preloaded`: Python code may open it first.
     """
-    absent = one.absent()
+    absent = found_by_users(one, one.absent(), all_of_them)
     preloaded = [name for name in absent if name in known]
     missing = [name for name in absent if name not in known]
     undefined = resolved_by_users(one, one.undefined(process), all_of_them)
@@ -129,6 +131,32 @@ def describe(
         "undefined_count": len(undefined),
         "links_torch": any(name.startswith(("libtorch", "libc10")) for name in one.library.linkage.needed),
     }
+
+
+def found_by_users(one: Linked, absent: list[str], all_of_them: Sequence[Linked]) -> list[str]:
+    """Return what is absent even where another library needs this one: the loader then searches the other's RPATH."""
+    if not absent or one.is_module:
+        return absent
+    users = [user for user in all_of_them if user is not one and one.library in user.scope]
+    return min(([name for name in absent if name in user.missing] for user in users), key=len, default=absent)
+
+
+def with_editions(problems: Sequence[dict[str, Any]], files: Sequence[RecordedFile]) -> list[dict[str, Any]]:
+    """Add to each problem how many other editions of the library there are, and how many of them find everything.
+
+    Packages carry one library for several versions of Python, torch or FFmpeg, whose names differ in numbers only.
+    """
+
+    def group(distribution: str, path: str) -> tuple[str, str]:
+        return distribution, NUMBER.sub("#", path)
+
+    every = collections.Counter(group(file.distribution, file.name) for file in files)
+    wrong = collections.Counter(group(problem["distribution"], problem["path"]) for problem in problems)
+    return [
+        {**problem, "editions": every[place] - 1, "whole_editions": every[place] - wrong[place]}
+        for problem in problems
+        for place in [group(problem["distribution"], problem["path"])]
+    ]
 
 
 def resolved_by_users(one: Linked, left: set[str], all_of_them: Sequence[Linked]) -> set[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.verify.probe.files import Gpu, installed, look_at, split
-from builder.verify.probe.imports import try_import
+from builder.verify.probe.imports import import_server, try_import
 from builder.verify.probe.linking import look_at_links
 from builder.verify.probe.options import parse_options
 from builder.verify.probe.pretence import with_driver, with_gpu
@@ -41,7 +41,10 @@ def main(arguments: Sequence[str]) -> None:
         "bare": gather_bare(seen),
         "links": links_aloud(seen),
         "markers": markers(),
-        "imports": [seen for name in request["stack"] for seen in import_aloud(name, own, request, players)],
+        "imports": [
+            *(seen for name in request["stack"] for seen in import_aloud(name, own, request, players)),
+            *server_aloud(request, players),
+        ],
         "serve": serve_aloud(request, players),
     }
     sys.stdout.write("\n" + json.dumps(report) + "\n")
@@ -140,6 +143,16 @@ def import_aloud(
         try_import(name, distributions, timeout, variables=with_driver(str(players))),
         try_import(name, distributions, timeout, on="gpu", variables=with_gpu(str(players), request["gpu"])),
     ]
+
+
+def server_aloud(request: dict[str, Any], players: Path | None) -> list[dict[str, Any]]:
+    """Import the server's own modules on the pretended GPU, with the recipe's variables, and say so."""
+    serve = request["serve"]
+    if serve is None or players is None:
+        return []
+    progress(f"importing what {serve['engine']}'s server imports on a pretended GPU")
+    variables = {**serve["env"], **with_gpu(str(players), request["gpu"])}
+    return [import_server(serve["engine"], request["import_timeout"], variables)]
 
 
 def serve_aloud(request: dict[str, Any], players: Path | None) -> dict[str, Any] | None:

@@ -12,11 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """A call to drive. `decides`: the model that is served makes it, so a refusal is the stack's fault."""
+    """A call to drive. `decides`: the model that is served makes it, so a refusal is the stack's fault.
+
+    `refuses`: it launches nothing, and an exception is the stack's own refusal of the target.
+    """
 
     name: str
     run: Callable[[], object]
     decides: bool
+    refuses: bool = False
 
 
 def by_name(function: Callable[..., Any], known: Mapping[str, Any]) -> Callable[[], object]:
