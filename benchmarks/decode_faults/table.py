@@ -20,6 +20,8 @@ COLUMNS = {
     "h200-small": "H200, bfloat16, small",
     "h200-kernel-sized": "H200, bfloat16, kernel-sized",
 }
+# Columns taken together: a stack is bad if one of them flags it.
+TOGETHER = {"H200, bfloat16, both sizes": ("h200-small", "h200-kernel-sized"), "any of them": tuple(COLUMNS)}
 Entry = dict[str, Any]
 
 HEAD = """\
@@ -65,8 +67,8 @@ def cell(entry: Entry) -> str:
 
 
 def summary(name: str, faults: dict[str, Any], seen: dict[str, dict[str, Entry]]) -> str:
-    caught = [sum(seen[column][fault]["caught"] for fault in faults) for column in COLUMNS]
-    caught.append(sum(any(seen[column][fault]["caught"] for column in COLUMNS) for fault in faults))
+    groups = [*((column,) for column in COLUMNS), *TOGETHER.values()]
+    caught = [sum(any(seen[column][fault]["caught"] for column in group) for fault in faults) for group in groups]
     cells = " | ".join(f"{count} ({count / len(faults):.1%})" for count in caught)
     return f"| {name} | {len(faults)} | {cells} |"
 
@@ -112,10 +114,14 @@ def page() -> str:
     runs = honest_runs()
     releases = sorted({run["transformers"] for run in runs if run.get("transformers")})
     lines = [
-        "| set | faults | " + " | ".join(COLUMNS.values()) + " | any of them |",
-        "|---" * (3 + len(COLUMNS)) + "|",
+        "| set | faults | " + " | ".join([*COLUMNS.values(), *TOGETHER]) + " |",
+        "|---" * (2 + len(COLUMNS) + len(TOGETHER)) + "|",
         summary("fitted: those of the experiments that the bands were chosen on", FITTED, seen),
         summary("held out: written before any band was tried on them", HELD_OUT, seen),
+        "",
+        "`gpu-decode` decodes both sizes. Asked for are 95% of the fitted and 90% of the held-out faults: in 16 bits the",
+        "small size alone misses the first (37 of 40) and the kernel-sized one alone the second (14 of 16); both together",
+        "reach them. What each of them misses, and why, stands at the end.",
         "",
         f"Honest runs flagged: {sum(run['caught'] for run in runs)} of {len(runs)}.",
         "",
