@@ -90,11 +90,15 @@ class ServerArgs:
 
 
 def server_files() -> Files:
-    """Return the files of the wheel `standin`: the program `python3 -m standin`, its options where SGLang's are."""
+    """Return the files of the wheel `standin`: the program `python3 -m standin`; modules and options where SGLang's are."""
     return [
         (member("sglang/__init__.py"), b""),
         (member("sglang/srt/__init__.py"), b""),
         (member("sglang/srt/server_args.py"), OPTIONS),
+        *(
+            (member(f"sglang/{name}"), b"")
+            for name in ("launch_server.py", "srt/managers/__init__.py", "srt/managers/scheduler.py")
+        ),
         (member("standin/__init__.py"), b""),
         (member("standin/__main__.py"), PROGRAM + b"\n\nmain()\n"),
     ]
