@@ -90,7 +90,7 @@ class ServerArgs:
 
 
 def server_files() -> Files:
-    """Return the files of the wheel `standin`: the program, and the modules and options of SGLang that are looked at."""
+    """Return the files of the wheel `standin`: the program, and the modules and options of SGLang that are read."""
     return [
         (member("sglang/__init__.py"), b""),
         (member("sglang/srt/__init__.py"), b""),
