@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import uuid
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from builder.errors import EngineError
 from builder.settings import settings_from
+from builder.store import Store
 from tests.tiny_image import tiny_archive
 
 if TYPE_CHECKING:
@@ -59,3 +61,14 @@ def tiny_image(engine: DockerEngine) -> Iterator[str]:
     engine.load(tiny_archive(name))
     yield name
     engine.remove_image(name)
+
+
+@pytest.fixture(scope="session")
+def players(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the libraries that play the GPU, under their names."""
+    from builder.verify.dry_run.pretended import pretended_libraries
+
+    place = tmp_path_factory.mktemp("pretended")
+    for name, path in pretended_libraries(Store(tmp_path_factory.mktemp("store"))).items():
+        shutil.copy(path, place / Path(name).name)
+    return place

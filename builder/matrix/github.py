@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 from builder.document import Document
-from builder.matrix.variant import edited
 from builder.matrix.waves import leaders_of, wheels_key
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def job_matrices(matrix: Matrix, cells: Sequence[Cell], known: Sequence[str]) ->
 
 
 def _leads(cell: Cell) -> bool:
-    return wheels_key(edited(cell.source, cell.edits).recipe) is not None
+    return wheels_key(cell) is not None
 
 
 def _entry(cell: Cell, matrix: Matrix) -> JobEntry:

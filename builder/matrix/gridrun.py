@@ -162,7 +162,7 @@ class _Run:
         compiling = {key: Job(name=f"{WHEELS}{cell.name}", need=COMPILE) for key, cell in first.items()}
         jobs = [*compiling.values()]
         for cell in apart(self.open):
-            wheels = compiling.get(wheels_key(edited(cell.source, cell.edits).recipe) or "")
+            wheels = compiling.get(wheels_key(cell) or "")
             jobs.append(Job(name=cell.name, need=need_of(cell), after=wheels.name if wheels else None))
         return jobs
 

@@ -18,22 +18,17 @@ if TYPE_CHECKING:
 
 def leaders_of(cells: Iterable[Cell]) -> dict[str, str | None]:
     """Return for each cell, by name, the cell whose wheels it waits for; None: it goes first, or compiles nothing."""
-    first: dict[str, str] = {}
-    leaders: dict[str, str | None] = {}
-    for cell in cells:
-        key = wheels_key(edited(cell.source, cell.edits).recipe)
-        leaders[cell.name] = first.get(key) if key else None
-        if key:
-            first.setdefault(key, cell.name)
-    return leaders
+    ordered = list(cells)
+    first = compiled_first(ordered)
+    leaders = {cell.name: first.get(wheels_key(cell) or "") for cell in ordered}
+    return {name: leader.name if leader and leader.name != name else None for name, leader in leaders.items()}
 
 
 def compiled_first(cells: Iterable[Cell]) -> dict[str, Cell]:
     """Return the first cell of all that compile the same, by the key of what they compile."""
     first: dict[str, Cell] = {}
     for cell in cells:
-        key = wheels_key(edited(cell.source, cell.edits).recipe)
-        if key:
+        if key := wheels_key(cell):
             first.setdefault(key, cell)
     return first
 
@@ -55,8 +50,9 @@ def _stack_key(recipe: Recipe) -> str:
     return key_of({field: value for field, value in recipe.to_plain().items() if field not in apart_from})
 
 
-def wheels_key(recipe: Recipe) -> str | None:
-    """Return what a recipe's compiled wheels depend on, as far as it tells; None where it compiles none."""
+def wheels_key(cell: Cell) -> str | None:
+    """Return what a cell's compiled wheels depend on, as far as its recipe tells; None where it compiles none."""
+    recipe = edited(cell.source, cell.edits).recipe
     compiled = {name: package for name, package in recipe.stack.items() if package.from_source}
     if not compiled:
         return None

@@ -46,7 +46,7 @@ def age_in(annotations: Mapping[str, str]) -> Age | None:
 
 def companion(tag: str, digest: str) -> str:
     """Return the tag that stays with one image where `tag` moves on, such as `small-5aaf4645`."""
-    return f"{tag}-{_mark(digest)}"
+    return f"{tag}-{digest.removeprefix('sha256:')[:MARK]}"
 
 
 def move_alias(shelf: RegistryShelf, tag: str, image: Manifest, age: Age, *, back: bool) -> Moved:
@@ -92,10 +92,6 @@ def _newest(shelf: RegistryShelf, tag: str, image: Manifest, age: Age) -> Manife
     with ThreadPoolExecutor(READERS) as pool:
         others = [item for item in pool.map(read, names) if item is not None]
     return max([(age, image), *others], key=lambda item: item[0])[1]
-
-
-def _mark(digest: str) -> str:
-    return digest.removeprefix("sha256:")[:MARK]
 
 
 def age_of_published(shelf: RegistryShelf, digest: str) -> Age | None:

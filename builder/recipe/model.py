@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from builder.document import Document
@@ -153,11 +153,11 @@ class Index(Document):
 
 
 def _claimed_once(indexes: dict[str, Index]) -> dict[str, Index]:
-    """Refuse a package that two indexes claim, or one twice (names as PEP 503 compares them)."""
+    """Refuse a package that two indexes claim, or one twice."""
     claims: dict[str, str] = {}
     for name, index in indexes.items():
         for package in index.packages:
-            plain = re.sub(r"[-_.]+", "-", package).lower()
+            plain = canonicalize_name(package)
             if plain in claims:
                 raise ValueError(f"{plain} is claimed twice, by {claims[plain]} and {name}: a package has one index")
             claims[plain] = name

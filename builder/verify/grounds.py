@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ class Grounds:
         return key_of([self.key, dict(waived)])
 
 
+@cache
 def suite_digest() -> str:
     """Return the digest of the checks themselves: a changed check makes every older verdict stale."""
     checks = Path(builder.verify.__file__).parent

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from builder.recipe.model import Smoke
     from builder.recipe.source import RecipeFile
     from builder.tools import Tools
+    from builder.verify.grounds import Grounds
     from builder.verify.reported import Reported
     from builder.verify.verdict import Level, Verdict
 
@@ -46,11 +47,12 @@ def smoke_recipe(
     Rules of preflight that the recipe waives are written into the verdict, and what `explain` makes of a bad one.
     """
     waived = {finding.rule: finding.waived for finding in findings if finding.waived is not None}
-    key = grounds_of(source, locked, image.image_id).proof_key(waived)
+    grounds = grounds_of(source, locked, image.image_id)
+    key = grounds.proof_key(waived)
     with tools.store.exclusive(f"verdict-{key}"):
         proof = None if again else find_proof(key, tools.store)
         if proof is None:
-            subject, smoke = _subject(source, locked, image, waived), source.recipe.smoke
+            subject, smoke = _subject(source, locked, image, grounds, waived), source.recipe.smoke
             verdict = mended(tools.store, lambda: _prove(subject, smoke, image, tools), tools.console.warn)
             if explain is not None and verdict.result == "bad":
                 verdict = verdict.model_copy(update={"diagnosis": explain(verdict)})
@@ -74,7 +76,7 @@ def try_recipe(
     smoke = source.recipe.smoke.model_copy(update={"require": levels})
     target = source.recipe.target.model_copy(update={"gpu": gpu} if gpu is not None else {})
     asked = replace(source, recipe=source.recipe.model_copy(update={"smoke": smoke, "target": target}))
-    subject = _subject(asked, locked, image, {})
+    subject = _subject(asked, locked, image, grounds_of(asked, locked, image.image_id), {})
     return mended(tools.store, lambda: _prove(subject, smoke, image, tools), tools.console.warn)
 
 
@@ -93,8 +95,8 @@ def _prove(subject: Subject, smoke: Smoke, image: BuiltImage, tools: Tools) -> V
         return smoke_image(subject, smoke, engine=tools.engine, store=tools.store, on_line=on_line)
 
 
-def _subject(source: RecipeFile, locked: Lock, image: BuiltImage, waived: dict[str, str]) -> Subject:
-    recipe, grounds = source.recipe, grounds_of(source, locked)
+def _subject(source: RecipeFile, locked: Lock, image: BuiltImage, grounds: Grounds, waived: dict[str, str]) -> Subject:
+    recipe = source.recipe
     return Subject(
         recipe=recipe.name,
         image_id=image.image_id,

@@ -6,16 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from builder.fatbin import device_code, runs_on
 from builder.recipe.targets import find_target
-from builder.store import Store
 from builder.verify.device_code import device_code_check
-from builder.verify.dry_run.pretended import described, pretended_libraries
+from builder.verify.dry_run.pretended import described
 from builder.verify.static_report import SeenLibrary, SeenLinks, StaticReport
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")]
 
@@ -48,15 +50,6 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "lib" / "libcudart.so").symlink_to("libcudart.so.13")
     (home / "lib64").symlink_to("lib")
     return home
-
-
-@pytest.fixture(scope="module")
-def players(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The libraries that play the GPU, under their names."""
-    place = tmp_path_factory.mktemp("pretended")
-    for name, path in pretended_libraries(Store(tmp_path_factory.mktemp("store"))).items():
-        shutil.copy(path, place / Path(name).name)
-    return place
 
 
 def compiled(toolkit: Path, folder: Path, arch: str) -> Path:

@@ -202,12 +202,18 @@ def test_the_tag_that_never_moves_is_not_taken_from_another_image(enemy: Enemy, 
         publish_recipe(project.source, enemy.repository, enemy.signer, project.tools, move_back=True)
 
 
-def test_of_publishers_at_once_the_newest_image_keeps_the_tags(
-    client: RegistryClient, repository: Repository, signer: KeySigner, tmp_path: Path
-) -> None:
+def proven_on_four_days(tmp_path: Path) -> list[Project]:
+    """One project four times, each with another image, proven one day later than the one before."""
     projects = [proven_project(tmp_path / str(day), content=bytes([day])) for day in range(1, 5)]
     for day, project in enumerate(projects, 1):
         prove(project, finished=f"2026-11-0{day}T00:00:00+00:00")
+    return projects
+
+
+def test_of_publishers_at_once_the_newest_image_keeps_the_tags(
+    client: RegistryClient, repository: Repository, signer: KeySigner, tmp_path: Path
+) -> None:
+    projects = proven_on_four_days(tmp_path)
 
     def publish(project: Project) -> str:
         return publish_recipe(project.source, repository, signer, project.tools).digest
@@ -241,9 +247,7 @@ def test_a_newer_image_that_comes_between_an_older_ones_look_and_its_write_gets_
 def test_after_a_tag_went_back_only_the_newest_of_all_moves_it_again(
     client: RegistryClient, repository: Repository, signer: KeySigner, tmp_path: Path
 ) -> None:
-    projects = [proven_project(tmp_path / str(day), content=bytes([day])) for day in range(1, 5)]
-    for day, project in enumerate(projects, 1):
-        prove(project, finished=f"2026-11-0{day}T00:00:00+00:00")
+    projects = proven_on_four_days(tmp_path)
 
     def publish(day: int, *, move_back: bool = False) -> str:
         project = projects[day - 1]

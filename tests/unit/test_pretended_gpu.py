@@ -49,17 +49,8 @@ data = open(case, "rb").read() if case else b""
 """
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled libraries under their names."""
-    place = tmp_path_factory.mktemp("pretended")
-    for name, source in pretended_libraries(Store(tmp_path_factory.mktemp("store"))).items():
-        shutil.copy(source, place / Path(name).name)
-    return place
-
-
 @pytest.fixture
-def ask(folder: Path, tmp_path: Path) -> Callable[..., Any]:
+def ask(players: Path, tmp_path: Path) -> Callable[..., Any]:
     """Run a few lines of Python against the libraries and return what they leave in `answer`."""
 
     def run(lines: str, *, gpu: str | None = "rtx-pro-6000", data: bytes = b"", driver: str = "13.1") -> Any:
@@ -67,7 +58,7 @@ def ask(folder: Path, tmp_path: Path) -> Callable[..., Any]:
         case.write_bytes(data)
         seen = {"ENVBUILD_GPU": described(find_target(gpu), driver)} if gpu else {}
         done = subprocess.run(
-            [sys.executable, "-c", f"{START}{lines}\nprint(json.dumps(answer))", str(folder), str(case)],
+            [sys.executable, "-c", f"{START}{lines}\nprint(json.dumps(answer))", str(players), str(case)],
             env={**os.environ, **seen, "ENVBUILD_DRY_LOG": str(tmp_path / "log")},
             capture_output=True,
             text=True,
