@@ -49,8 +49,8 @@ SPELLINGS = {"bf16": "bfloat16", "fp8": "fp8_e4m3"}
 class Deadlines:
     """Seconds: `ready` from the start to the first answer; `request` for each later one, `stop` to end.
 
-    While the server's compilers run, the clock of `ready` stands still, for `compiling` seconds in all: on Hopper the two
-    Marlin modules of sglang 0.5.14 take nvcc 650 (docs/evidence/h200/sglang-0.5.14-jit.txt).
+    While the server's compilers run, the clock of `ready` stands still, for `compiling` seconds in all: on Hopper the
+    Marlin modules of sglang 0.5.14 take nvcc 325 each (docs/evidence/h200/sglang-0.5.14-jit.txt).
     """
 
     ready: float = 900.0

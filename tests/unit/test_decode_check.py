@@ -259,7 +259,8 @@ def _rest(expected: Expectation) -> float:
 
 
 def test_the_probe_runs_on_the_standard_library_alone_and_reports_what_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "request.json").write_bytes(pretty_json({"device": "cpu", "runs": [], "rounds": []}))
+    asked = {"device": "cpu", "runs": [], "rounds": [], "server": "sglang"}
+    (tmp_path / "request.json").write_bytes(pretty_json(asked))
     root = str(Path(builder.__file__).parent.parent)
     ended = subprocess.run(
         [sys.executable, "-S", "-m", "builder.verify.probe.decode", str(tmp_path)],
@@ -270,6 +271,7 @@ def test_the_probe_runs_on_the_standard_library_alone_and_reports_what_is_missin
     report = last_report(ended.stdout)
     assert report is not None
     assert (report["phase"], report["error"]["missing_module"]) == ("import", "torch")
+    assert report["served_by"] is None
     assert decode_check(answer(report), MODEL).summary.startswith("there is no torch")
 
 

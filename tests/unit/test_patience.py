@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
 
 from builder.verify.probe.patience import Patience
+
+if TYPE_CHECKING:
+    import pytest
 
 
 class Clock:

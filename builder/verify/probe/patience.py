@@ -1,4 +1,4 @@
-"""A deadline whose clock stands still while a compiler works: kernels compile for minutes, a hanging server does not."""
+"""A deadline whose clock stands still while a compiler works: compiling takes minutes and is no fault."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Patience:
         self.compiled = 0.0
 
     def over(self) -> bool:
-        """Say whether the time is up; look for compilers at most once a second, and count the time since the last look."""
+        """Say whether the time is up; looks for compilers at most once a second, for the time since the last look."""
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             passed, self._looked = now - self._looked, now

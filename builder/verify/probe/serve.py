@@ -11,8 +11,8 @@ FOLDER holds `request.json` and `model/`. The probe does not know the right answ
     needs_gpu     whether nothing is to be started without a GPU
     phases        [regular expression, phase] pairs: the log line that begins a phase before the server is ready
     rounds        lists of requests {prompt, new_tokens}; those of one round are sent at the same time
-    deadlines     seconds: `ready` from the start to the first answer, without the time in which compilers run, of which up
-                  to `compiling` is granted; `request` for each later answer, `stop` to end
+    deadlines     seconds: `ready` from the start to the first answer, not counting up to `compiling` seconds in which
+                  compilers run; `request` for each later answer, `stop` to end
     ranks         if more than 1: that many processes must first agree on a sum, through `collective`
 """
 
@@ -163,7 +163,7 @@ def _await_ready(client: Client, server: Server, asked: dict[str, Any], model: s
 
 
 def _first_answer(client: Client, prompt: list[int], patience: Patience, seconds: float) -> None:
-    """Decode one token: what is compiled at first use is compiled here. Raises NoAnswerError when the patience is over."""
+    """Decode one token; much is compiled at its first use. Raises NoAnswerError when the patience is over."""
     pool = ThreadPoolExecutor(1)
     try:
         job = pool.submit(client.generate, prompt, 1, max(patience.longest, POLL_SECONDS))
