@@ -19,7 +19,7 @@ from builder.recipe.workspace import workspace_of
 from builder.registry.reference import Repository
 from builder.verify.verdict import Check
 from tests.fake_registry import FakeRegistry, running
-from tests.publication import image_of, new_signer, prove, proven_project, put_image
+from tests.publication import image_of, new_key, prove, proven_project, put_image
 from tests.workshop import RECIPE
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def test_nothing_is_published_that_is_not_proven(
     with pytest.raises(NotVerifiedError, match=sentence):
         proven_image(project.source, project.store)
     monkeypatch.setenv("ENVBUILD_STORE", str(project.store.root))
-    monkeypatch.setenv("KEY", new_signer_pem())
+    monkeypatch.setenv("KEY", new_key_pem())
     place = str(Repository(registry=registry.host, name="a/b"))
     for more in ([], ["--move-back"]):
         assert run(["publish", str(project.source.path), "--to", place, "--key", "env:KEY", "--json", *more]) == 10
@@ -159,8 +159,8 @@ def test_nothing_is_published_that_is_not_proven(
     assert registry.log == []
 
 
-def new_signer_pem() -> str:
-    return new_signer().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+def new_key_pem() -> str:
+    return new_key().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def test_the_tags_say_what_is_in_the_image(project: Project) -> None:
@@ -212,7 +212,7 @@ def test_a_wrong_line_is_refused_with_a_sentence(
     arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("ENVBUILD_SIGNING_KEY", raising=False)
-    monkeypatch.setenv("PUB", new_signer().public.pem)
+    monkeypatch.setenv("PUB", new_key().public.pem)
     assert run(arguments) == 2
     assert sentence in capsys.readouterr().err
 
@@ -239,7 +239,7 @@ def test_a_policy_is_told_all_its_faults_as_a_recipe_is(
 ) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(POLICY)
-    monkeypatch.setenv("PUB", new_signer().public.pem)
+    monkeypatch.setenv("PUB", new_key().public.pem)
     assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(path)]) == 3
     lines = capsys.readouterr().err.splitlines()
     found = [line.partition(f"{path}:")[2] for line in lines if f"{path}:" in line]
@@ -262,7 +262,7 @@ def test_what_is_no_policy_is_refused_with_its_place(
 ) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(text)
-    monkeypatch.setenv("PUB", new_signer().public.pem)
+    monkeypatch.setenv("PUB", new_key().public.pem)
     assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(path)]) == 3
     assert f"{path}{sentence}" in capsys.readouterr().err
 
@@ -271,7 +271,7 @@ def test_a_policy_that_is_not_there_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "policy.yaml").touch()
-    monkeypatch.setenv("PUB", new_signer().public.pem)
+    monkeypatch.setenv("PUB", new_key().public.pem)
     assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(tmp_path / "polcy.yaml")]) == 2
     said = capsys.readouterr().err
     assert "polcy.yaml: no such policy" in said
