@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from cryptography import x509
 from cryptography.hazmat import asn1
@@ -92,9 +93,10 @@ class Authority:
         old_issuer: str | None = None,
         logged: bool = True,
         usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CODE_SIGNING,
+        more: str | None = None,
     ) -> x509.Certificate:
-        """Return the certificate of an identity, which is in the log of certificates if it is `logged`."""
-        name = x509.RFC822Name if "://" not in identity else x509.UniformResourceIdentifier
+        """Return the certificate of an identity (and `more`), which is in the log of certificates if it is `logged`."""
+        names = [_subject(one) for one in (identity, more) if one is not None]
         builder = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([]))
@@ -107,7 +109,7 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
-            .add_extension(x509.SubjectAlternativeName([name(identity)]), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=True)
         )
         if issuer is not None:
             builder = builder.add_extension(_note(8, asn1.encode_der(issuer)), critical=False)
@@ -129,6 +131,10 @@ class Authority:
         log = hashlib.sha256(der(self.log_key.public_key())).digest()
         one = struct.pack("!B32sQHBBH", 0, log, milliseconds, 0, 4, 3, len(signature)) + signature
         return asn1.encode_der(struct.pack("!HH", len(one) + 2, len(one)) + one)
+
+
+def _subject(identity: str) -> x509.GeneralName:
+    return x509.UniformResourceIdentifier(identity) if "://" in identity else x509.RFC822Name(identity)
 
 
 def _name(text: str) -> x509.Name:
@@ -378,7 +384,7 @@ class StandinSigner:
 
 @dataclass
 class Services:
-    """The services of a sigstore as they run; `refuses` makes every answer a refusal that repeats what it was asked."""
+    """The services of a sigstore as they run; `refuses` makes every answer a refusal that repeats what it was asked with."""
 
     sigstore: Sigstore
     address: str
@@ -388,20 +394,30 @@ class Services:
 
 @contextlib.contextmanager
 def running(sigstore: Sigstore) -> Iterator[Services]:
-    """Run Fulcio and Rekor, and GitHub's giver of tokens, at one address."""
+    """Run Fulcio and Rekor, GitHub's giver of tokens and an issuer that asks people, at one address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            asked = urlsplit(self.path)
+            if asked.path == "/.well-known/openid-configuration":
+                places = {"authorization_endpoint": "/login", "token_endpoint": "/code"}
+                return self._answer(200, {name: services.address + place for name, place in places.items()})
+            if asked.path == "/login":
+                query = dict(parse_qsl(asked.query))
+                back = urlencode({"code": "1", "state": query["state"]})
+                return self._answer(302, {}, Location=f"{query['redirect_uri']}?{back}")
             if self.headers["Authorization"] != "bearer of-the-job":
                 return self._answer(403, {})
             return self._answer(200, {"value": identity_token()})
 
         def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/code":
+                return self._answer(200, {"access_token": identity_token()})
             services.asked.append(self.path)
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            bearer = self.headers["Authorization"]
+            asked, bearer = json.loads(body), self.headers["Authorization"]
             if services.refuses:
-                return self._answer(400, {"code": 3, "message": f"refused: {bearer} {asked}"})
+                return self._answer(400, {"code": 3, "message": f"refused: {asked}"}, reason=f"refused {bearer}")
             now = datetime.now(UTC).replace(microsecond=0)
             if self.path == "/api/v2/signingCert":
                 return self._answer(201, _certified(sigstore.authority, asked, bearer.removeprefix("Bearer "), now))
@@ -410,9 +426,13 @@ def running(sigstore: Sigstore) -> Iterator[Services]:
             entry = sigstore.log.enter(json.loads(content["envelope"]), base64.b64decode(certificate), now)
             return self._answer(201, {f"{entry['logIndex']:064x}": entry})
 
-        def _answer(self, status: int, plain: dict[str, Any]) -> None:
+        def _answer(
+            self, status: int, plain: dict[str, Any], reason: str | None = None, **headers: str
+        ) -> None:
             data = json.dumps(plain).encode()
-            self.send_response(status)
+            self.send_response(status, reason)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

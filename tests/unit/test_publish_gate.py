@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +25,6 @@ from tests.workshop import RECIPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.workshop import Project
 
@@ -193,11 +193,21 @@ def test_a_long_name_leaves_room_for_lock_and_image(tmp_path: Path) -> None:
     assert fixed_tag(long).endswith(f"-{image.lock.digest[:12]}-{image.digest[7:15]}")
 
 
+QUICKSTART = str(Path(__file__).parents[2] / "recipes" / "quickstart.yaml")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["publish", "r.yaml", "--to", "a/b"], "which key signs?"),
-        (["verify", "reg.example/a:1"], "--key"),
+        (["publish", QUICKSTART, "--to", "reg.example/b"], "who signs?"),
+        (["publish", QUICKSTART, "--to", "reg.example/b", "--key", "k", "--keyless"], "--key and --keyless exclude"),
+        (["publish", QUICKSTART, "--to", "reg.example/b", "--key", "k", "--trust-config", "c"], "give it with --keyless"),
+        (["verify", "reg.example/a:1"], "who must have signed it?"),
+        (["verify", "reg.example/a:1", "--identity", "a@b.c"], "give both --identity and --issuer"),
+        (["verify", "reg.example/a:1", "--identity", "", "--issuer", "https://x"], "give both --identity and --issuer"),
+        (["promote", "reg.example/a:1", "reg.example/b", "--issuer", "https://x"], "give both --identity and --issuer"),
+        (["verify", "reg.example/a:1", "--key", "env:PUB", "--identity", "a@b.c"], "--key excludes --identity"),
+        (["verify", "reg.example/a:1", "--key", "env:PUB", "--trust-root", "r"], "--key excludes --identity"),
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--level", "nice"], "'nice' is none"),
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--target", "rtx"], "no GPU 'rtx' is known"),
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--max-age", "soon"], "'soon' is no age"),
@@ -224,6 +234,7 @@ level: [static]
 levels: [statick, cpu-decode]
 max-age: soon
 waivers: R05
+signer: {identity: someone@example.org, issuers: "https://x"}
 """
 COMPLAINTS = (
     r"2:1: target: no GPU 'rtx-pro-600' is known \(did you mean rtx-pro-6000",
@@ -231,6 +242,8 @@ COMPLAINTS = (
     r"4:10: levels\.0: 'statick' is not one of static, .*\(did you mean static\?\)",
     r"5:1: max-age: 'soon' is no age: write hours, days or weeks: 12h, 30d, 4w",
     r"6:1: waivers: a list is needed",
+    r"7:1: signer\.issuer: missing: the address of the OIDC issuer",
+    r"7:41: signer\.issuers: unknown key \(did you mean issuer\?\)",
 )
 
 
