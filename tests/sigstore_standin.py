@@ -384,7 +384,7 @@ class StandinSigner:
 
 @dataclass
 class Services:
-    """The services of a sigstore as they run; `refuses` makes every answer a refusal that repeats what it was asked with."""
+    """The services of a sigstore as they run; where one `refuses`, its answer repeats what it was asked with."""
 
     sigstore: Sigstore
     address: str
@@ -392,58 +392,65 @@ class Services:
     asked: list[str] = field(default_factory=list)
 
 
+class _Server(ThreadingHTTPServer):
+    services: Services
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Ask a person who they are, as an issuer does, and come back; or give a job its token, as GitHub does."""
+        asked, address = urlsplit(self.path), self.server.services.address
+        if asked.path == "/.well-known/openid-configuration":
+            places = {"authorization_endpoint": f"{address}/login", "token_endpoint": f"{address}/code"}
+            return self._answer(200, places)
+        if asked.path == "/login":
+            query = dict(parse_qsl(asked.query))
+            back = urlencode({"code": "1", "state": query["state"]})
+            return self._answer(302, {}, Location=f"{query['redirect_uri']}?{back}")
+        if self.headers["Authorization"] != "bearer of-the-job":
+            return self._answer(403, {})
+        return self._answer(200, {"value": identity_token()})
+
+    def do_POST(self) -> None:
+        """Give a token for a login, a certificate for a token, or an entry of the log."""
+        body, services = self.rfile.read(int(self.headers["Content-Length"])), self.server.services
+        if self.path == "/code":
+            return self._answer(200, {"access_token": identity_token()})
+        services.asked.append(self.path)
+        asked, bearer = json.loads(body), self.headers["Authorization"]
+        if services.refuses:
+            return self._answer(400, {"code": 3, "message": f"refused: {asked}"}, reason=f"refused {bearer}")
+        now = datetime.now(UTC).replace(microsecond=0)
+        if self.path == "/api/v2/signingCert":
+            token = bearer.removeprefix("Bearer ")
+            return self._answer(201, _certified(services.sigstore.authority, asked, token, now))
+        content = asked["spec"]["proposedContent"]
+        [certificate] = content["verifiers"]
+        entry = services.sigstore.log.enter(json.loads(content["envelope"]), base64.b64decode(certificate), now)
+        return self._answer(201, {f"{entry['logIndex']:064x}": entry})
+
+    def _answer(self, status: int, plain: dict[str, Any], reason: str | None = None, **headers: str) -> None:
+        data = json.dumps(plain).encode()
+        self.send_response(status, reason)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
 @contextlib.contextmanager
 def running(sigstore: Sigstore) -> Iterator[Services]:
     """Run Fulcio and Rekor, GitHub's giver of tokens and an issuer that asks people, at one address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked = urlsplit(self.path)
-            if asked.path == "/.well-known/openid-configuration":
-                places = {"authorization_endpoint": "/login", "token_endpoint": "/code"}
-                return self._answer(200, {name: services.address + place for name, place in places.items()})
-            if asked.path == "/login":
-                query = dict(parse_qsl(asked.query))
-                back = urlencode({"code": "1", "state": query["state"]})
-                return self._answer(302, {}, Location=f"{query['redirect_uri']}?{back}")
-            if self.headers["Authorization"] != "bearer of-the-job":
-                return self._answer(403, {})
-            return self._answer(200, {"value": identity_token()})
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == "/code":
-                return self._answer(200, {"access_token": identity_token()})
-            services.asked.append(self.path)
-            asked, bearer = json.loads(body), self.headers["Authorization"]
-            if services.refuses:
-                return self._answer(400, {"code": 3, "message": f"refused: {asked}"}, reason=f"refused {bearer}")
-            now = datetime.now(UTC).replace(microsecond=0)
-            if self.path == "/api/v2/signingCert":
-                return self._answer(201, _certified(sigstore.authority, asked, bearer.removeprefix("Bearer "), now))
-            content = asked["spec"]["proposedContent"]
-            [certificate] = content["verifiers"]
-            entry = sigstore.log.enter(json.loads(content["envelope"]), base64.b64decode(certificate), now)
-            return self._answer(201, {f"{entry['logIndex']:064x}": entry})
-
-        def _answer(
-            self, status: int, plain: dict[str, Any], reason: str | None = None, **headers: str
-        ) -> None:
-            data = json.dumps(plain).encode()
-            self.send_response(status, reason)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        services = Services(sigstore, f"http://127.0.0.1:{server.server_address[1]}")
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        server.services = Services(sigstore, f"http://127.0.0.1:{server.server_address[1]}")
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield services
+        yield server.services
         server.shutdown()
 
 

@@ -28,7 +28,9 @@ POLICY = click.option(
     help="A file with what is asked: target, levels, max-age, waivers, signer.",
 )
 PUBLIC_KEY = click.option("--key", metavar="KEY", help="The public key: a PEM file, or env:NAME.")
-IDENTITY = click.option("--identity", metavar="SUBJECT", help="Who signed without a key: an e-mail address, a workflow.")
+IDENTITY = click.option(
+    "--identity", metavar="SUBJECT", help="Who signed without a key: an e-mail address or workflow."
+)
 ISSUER = click.option("--issuer", metavar="URL", help="The OIDC issuer that vouches for the identity.")
 TRUST_ROOT = click.option(
     "--trust-root",
@@ -128,7 +130,7 @@ def verify(
     levels: tuple[str, ...],
     max_age: str | None,
 ) -> int:
-    """Prove a published image with a public key or an identity: signature, SBOM, provenance, verdict, every byte of every layer.
+    """Prove a published image with a key or an identity: signature, SBOM, provenance, verdict, all bytes of all layers.
 
     Needs no engine and no store; of an OCI layout (oci:FOLDER, oci:FILE.tar) no network either, but for the roots of
     the public sigstore where an identity signed and no --trust-root is given. Exit 0: all that is

@@ -61,7 +61,7 @@ def attachment_of(bundle: bytes, kind: str, annotations: Mapping[str, str]) -> A
 
 
 def read_attestations(shelf: Shelf, image: Manifest, proof: Proof) -> Attestations:
-    """Return what is attached to an image, every byte of it proven by digests and by its signer; raises RegistryError."""
+    """Return what is attached to an image, every byte proven by digests and by its signer; raises RegistryError."""
     proven, unproven = [], []
     for described in _bundles(shelf.referrers(image.digest)):
         try:

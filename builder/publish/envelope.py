@@ -1,4 +1,4 @@
-"""DSSE envelopes: a payload, its type, one signature over both (secure-systems-lab DSSE 1.0.2); the bundles around them."""
+"""DSSE envelopes: a payload, its type, one signature over both (secure-systems-lab DSSE 1.0.2); and their bundles."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def signed_bytes(payload: bytes, payload_type: str = PAYLOAD_TYPE) -> bytes:
 
 
 def envelope_in(bundle: bytes) -> Envelope:
-    """Return the envelope of a sigstore bundle that may come from anywhere, nothing of it proven; raises UnprovenError."""
+    """Return the envelope of a sigstore bundle that may come from anywhere, as yet unproven; raises UnprovenError."""
     try:
         plain: Any = json.loads(bundle)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A published image -> what its signer proves of it, and a sentence for each reason not to trust it; needs no engine."""
+"""A published image -> what is proven of it, and a sentence for each reason not to trust it; needs no engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published as an identity on a real registry: whoever knows the identity verifies it, whatever is changed is refused."""
+"""Published as an identity on a real registry: who knows the identity verifies it, whatever is changed is refused."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from builder.publish.examination import Examination
     from builder.publish.proof import Proof
+    from tests.sigstore_standin import Services
     from tests.workshop import Project
 
 COSIGN = shutil.which("cosign")
@@ -123,9 +124,10 @@ def test_only_what_the_identity_proves_is_promoted(enemy: Enemy, project: Projec
 class Machine:
     """A machine of the publisher, whose sigstore answers."""
 
+    project: Project
+    services: Services
     trust: list[str]
     roots: list[str]
-    asked: list[str]
 
 
 @pytest.fixture
@@ -139,32 +141,32 @@ def machine(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         config.write_text(json.dumps(SIGSTORE.trust_config(services.address)))
         root.write_text(json.dumps(SIGSTORE.trusted_root()))
         trust, roots = ["--keyless", "--trust-config", str(config)], ["--trust-root", str(root)]
-        yield Machine(trust=trust, roots=roots, asked=services.asked)
+        yield Machine(project=project, services=services, trust=trust, roots=roots)
 
 
 def test_the_command_line_publishes_verifies_and_promotes_as_an_identity(
     machine: Machine,
-    project: Project,
     repository: Repository,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    publish = ["publish", str(project.source.path), "--to", str(repository), *machine.trust, "--json"]
+    publish = ["publish", str(machine.project.source.path), "--to", str(repository), *machine.trust, "--json"]
     monkeypatch.setenv("SIGSTORE_ID_TOKEN", identity_token())
     for new, asked in ((list(KINDS.values()), 5), ([], 6)):
         assert run(publish) == 0
         assert json.loads(capsys.readouterr().out)["attached"] == new
-        assert len(machine.asked) == asked, "a certificate for every publication, an entry for every signature"
+        assert len(machine.services.asked) == asked, "a certificate for every publication, an entry for every signature"
     monkeypatch.delenv("SIGSTORE_ID_TOKEN")
     reference = f"{repository}:small"
     assert run(["verify", reference, *ASKED, *machine.roots, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["signer"] == {"identity": WORKFLOW, "issuer": GITHUB}
-    assert run(["verify", reference, "--identity", "x@y.z", "--issuer", GITHUB, *machine.roots]) == 10
+    other = ["--identity", "x@y.z", "--issuer", GITHUB, *machine.roots]
+    assert run(["verify", reference, *other]) == 10
     said = " ".join(capsys.readouterr().err.split())
     assert f"there is no SBOM of it that is signed by x@y.z (issuer {GITHUB})" in said
     assert f"proves nothing: it is signed by another identity, {WORKFLOW}" in said
-    assert run(["promote", reference, f"{repository}/prod:1", "--identity", "x@y.z", "--issuer", GITHUB, *machine.roots]) == 10
+    assert run(["promote", reference, f"{repository}/prod:1", *other]) == 10
     said = " ".join(capsys.readouterr().err.split())
     assert f"envbuild verify {reference} --identity x@y.z --issuer {GITHUB} --trust-root" in said
     assert run(["promote", reference, f"oci:{tmp_path}/small.tar", *ASKED, *machine.roots]) == 0
@@ -188,24 +190,20 @@ def test_a_policy_says_who_must_have_signed(
 
 
 def test_a_publication_that_sigstore_refuses_tags_nothing_and_shows_no_token(
-    project: Project,
-    client: RegistryClient,
+    machine: Machine,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    token = identity_token()
+    token, project = identity_token(), machine.project
     monkeypatch.setenv("SIGSTORE_ID_TOKEN", token)
-    monkeypatch.setenv("ENVBUILD_STORE", str(project.store.root))
-    with docker_registry(tmp_path / "registry") as host, running(SIGSTORE) as services:
-        (tmp_path / "config.json").write_text(json.dumps(SIGSTORE.trust_config(services.address)))
-        trust = ["--keyless", "--trust-config", str(tmp_path / "config.json")]
-        line = ["--verbose", "publish", str(project.source.path), "--to", f"{host}/a/b", *trust]
-        services.refuses = True
+    with docker_registry(tmp_path / "registry") as host, RegistryClient(settings_from({})) as client:
+        line = ["--verbose", "publish", str(project.source.path), "--to", f"{host}/a/b", *machine.trust]
+        machine.services.refuses = True
         assert run(line) == 11
         assert not client.tags(Repository(registry=host, name="a/b"))
-        services.refuses = False
+        machine.services.refuses = False
         assert run(line) == 0
     said = "".join(capsys.readouterr()) + caplog.text
     assert "sigstore does not give a certificate" in said

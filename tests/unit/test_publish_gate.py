@@ -201,7 +201,7 @@ QUICKSTART = str(Path(__file__).parents[2] / "recipes" / "quickstart.yaml")
     [
         (["publish", QUICKSTART, "--to", "reg.example/b"], "who signs?"),
         (["publish", QUICKSTART, "--to", "reg.example/b", "--key", "k", "--keyless"], "--key and --keyless exclude"),
-        (["publish", QUICKSTART, "--to", "reg.example/b", "--key", "k", "--trust-config", "c"], "give it with --keyless"),
+        (["publish", QUICKSTART, "--to", "reg.example/b", "--key", "k", "--trust-config", "c"], "with --keyless"),
         (["verify", "reg.example/a:1"], "who must have signed it?"),
         (["verify", "reg.example/a:1", "--identity", "a@b.c"], "give both --identity and --issuer"),
         (["verify", "reg.example/a:1", "--identity", "", "--issuer", "https://x"], "give both --identity and --issuer"),

@@ -248,7 +248,7 @@ def test_what_sigstore_refuses_is_told_without_the_token(services: Services) -> 
     token = identity_token()
     signer = KeylessSigner(config=config(services), environment={}, token=IdentityToken(token))
     services.refuses = True
-    with pytest.raises(RegistryError, match="sigstore does not sign: 400 .*refused Bearer … for") as caught:
+    with pytest.raises(RegistryError, match=r"sigstore does not sign: 400 .*refused Bearer … for") as caught:
         signer.sign(STATEMENT)
     said = f"{caught.value.message} {caught.value.remedy} {caught.value.__cause__} {signer!r}"
     assert token not in said
@@ -259,13 +259,13 @@ def test_what_sigstore_refuses_is_told_without_the_token(services: Services) -> 
 def test_a_sigstore_that_is_not_there_is_told(services: Services) -> None:
     away = ClientTrustConfig.from_json(json.dumps(SIGSTORE.trust_config("http://127.0.0.1:9")))
     signer = KeylessSigner(config=away, environment={}, token=IdentityToken(identity_token()))
-    with pytest.raises(RegistryError, match="sigstore does not give a certificate: .*refused"):
+    with pytest.raises(RegistryError, match=r"sigstore does not give a certificate: .*refused"):
         _ = signer.proof
 
 
 def test_github_gives_a_job_its_token(services: Services, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    with pytest.raises(UsageError, match="this machine gives no identity token: .*ACTIONS_ID_TOKEN_REQUEST") as caught:
+    with pytest.raises(UsageError, match=r"this machine gives no identity token: .*ACTIONS_ID_TOKEN_REQUEST") as caught:
         find_token(config(services), {})
     assert "`id-token: write`" in caught.value.remedy
     monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "of-the-job")
