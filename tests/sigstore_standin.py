@@ -1,6 +1,7 @@
 """A sigstore of the tests' own: an authority that certifies identities, a log of certificates, a log of signatures.
 
-It answers as Fulcio and Rekor (version 1) do, and can be told to misbehave. Its roots are a trusted_root.json.
+It answers as Fulcio and Rekor do, as Rekor of version 2 with a time stamping authority (openssl) besides, and can be
+told to misbehave. Its roots are a trusted_root.json.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import contextlib
 import hashlib
 import json
 import struct
+import subprocess
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -23,7 +27,7 @@ from cryptography import x509
 from cryptography.hazmat import asn1
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from sigstore.models import TrustedRoot
 from sigstore.verify import Verifier
@@ -205,25 +209,43 @@ class Log:
                 },
             }
         )
-        with self.lock:
-            self.leaves.append(hashlib.sha256(b"\0" + body).digest())
-            index, leaves = len(self.leaves) - 1, list(self.leaves)
+        proof = self._remember(body)
         entry = {
             "body": text(body),
             "integratedTime": int(at.timestamp()),
             "logID": self.identifier.hex(),
-            "logIndex": index,
+            "logIndex": proof["logIndex"],
         }
+        promise = text(self.key.sign(canonical_json(entry), SHA256))
+        return {**entry, "verification": {"inclusionProof": proof, "signedEntryTimestamp": promise}}
+
+    def enter_anew(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Remember a signature as version 2 does, which promises no time; return the entry as bundles tell it."""
+        said = {"algorithm": "SHA2_256", "digest": asked["digest"]}
+        spec = {"hashedRekordV002": {"data": said, "signature": asked["signature"]}}
+        body = canonical_json({"apiVersion": "0.0.2", "kind": "hashedrekord", "spec": spec})
+        proof = self._remember(body)
+        return {
+            "logIndex": str(proof["logIndex"]),
+            "logId": {"keyId": text(self.identifier)},
+            "kindVersion": {"kind": "hashedrekord", "version": "0.0.2"},
+            "inclusionProof": _proof_in_bundle(proof),
+            "canonicalizedBody": text(body),
+        }
+
+    def _remember(self, body: bytes) -> dict[str, Any]:
+        """Add a leaf, and prove that it is there."""
+        with self.lock:
+            self.leaves.append(hashlib.sha256(b"\0" + body).digest())
+            index, leaves = len(self.leaves) - 1, list(self.leaves)
         root = _root(leaves)
-        proof = {
+        return {
             "logIndex": index,
             "treeSize": len(leaves),
             "rootHash": root.hex(),
             "hashes": [part.hex() for part in _path(index, leaves)],
             "checkpoint": self._checkpoint(len(leaves), root),
         }
-        promise = text(self.key.sign(canonical_json(entry), SHA256))
-        return {**entry, "verification": {"inclusionProof": proof, "signedEntryTimestamp": promise}}
 
     def _checkpoint(self, size: int, root: bytes) -> str:
         note = f"{ORIGIN} - 1\n{size}\n{text(root)}\n"
@@ -255,39 +277,84 @@ def _path(index: int, leaves: list[bytes]) -> list[bytes]:
     return [*_path(index - half, leaves[half:]), _root(leaves[:half])]
 
 
+STAMPS = """\
+[tsa]
+serial = {folder}/serial
+default_policy = 1.2.3.4.1
+signer_digest = sha256
+digests = sha256
+ess_cert_id_alg = sha256
+"""
+
+
+@dataclass
+class Clock:
+    """Says when it was shown a signature (RFC 3161), by openssl."""
+
+    root_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
+    key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
+
+    @cached_property
+    def chain(self) -> tuple[x509.Certificate, x509.Certificate]:
+        """The certificate that signs, and its root."""
+        name, public = _name("clock"), self.root_key.public_key()
+        root = _ca(name, name, public, public)
+        leaf = (
+            x509.CertificateBuilder()
+            .subject_name(_name("clock now"))
+            .issuer_name(name)
+            .public_key(self.key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(BEGAN)
+            .not_valid_after(BEGAN + timedelta(days=3650))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.TIME_STAMPING]), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self.key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
+        )
+        return leaf.sign(self.root_key, hashes.SHA256()), root.sign(self.root_key, hashes.SHA256())
+
+    def stamp(self, query: bytes) -> bytes:
+        """Answer a request for the time."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "query").write_bytes(query)
+            (folder / "cnf").write_text(STAMPS.format(folder=folder))
+            (folder / "cert").write_bytes(self.chain[0].public_bytes(Encoding.PEM))
+            (folder / "key").write_bytes(self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            line = "ts -reply -config cnf -section tsa -queryfile query -signer cert -inkey key -out answer"
+            subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
+            return (folder / "answer").read_bytes()
+
+
 @dataclass
 class Sigstore:
     """One sigstore."""
 
     authority: Authority = field(default_factory=Authority)
     log: Log = field(default_factory=Log)
+    clock: Clock = field(default_factory=Clock)
 
     def trusted_root(self) -> dict[str, Any]:
         """Its roots, as `trusted_root.json` gives them."""
-        chain = [{"rawBytes": text(one.public_bytes(Encoding.DER))} for one in self.authority.chain]
         return {
             "mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1",
             "tlogs": [_log("https://log.tests", self.log.key)],
-            "certificateAuthorities": [
-                {
-                    "subject": {"organization": "tests", "commonName": "tests"},
-                    "uri": "https://authority.tests",
-                    "certChain": {"certificates": chain},
-                    "validFor": {"start": "2026-01-01T00:00:00Z"},
-                }
-            ],
+            "certificateAuthorities": [_certifier("https://authority.tests", self.authority.chain)],
             "ctlogs": [_log("https://certificates.tests", self.authority.log_key)],
-            "timestampAuthorities": [],
+            "timestampAuthorities": [_certifier("https://clock.tests", self.clock.chain)],
         }
 
-    def trust_config(self, address: str) -> dict[str, Any]:
-        """Its roots, and where its services answer."""
+    def trust_config(self, address: str, *, rekor: int = 1) -> dict[str, Any]:
+        """Its roots, and where its services answer; with Rekor of version 2 a clock is asked for the time."""
         service = {
             "url": address,
             "majorApiVersion": 1,
             "validFor": {"start": "2026-01-01T00:00:00Z"},
             "operator": "tests",
         }
+        clocks = [{**service, "url": f"{address}/api/v1/timestamp"}] if rekor == 2 else []
         return {
             "mediaType": "application/vnd.dev.sigstore.clienttrustconfig.v0.1+json",
             "trustedRoot": self.trusted_root(),
@@ -295,9 +362,9 @@ class Sigstore:
                 "mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json",
                 "caUrls": [service],
                 "oidcUrls": [service],
-                "rekorTlogUrls": [service],
+                "rekorTlogUrls": [{**service, "majorApiVersion": rekor}],
                 "rekorTlogConfig": {"selector": "ANY"},
-                "tsaUrls": [],
+                "tsaUrls": clocks,
                 "tsaConfig": {"selector": "ANY"},
             },
         }
@@ -331,6 +398,15 @@ class Sigstore:
         }
 
 
+def _certifier(address: str, chain: tuple[x509.Certificate, ...]) -> dict[str, Any]:
+    return {
+        "subject": {"organization": "tests", "commonName": "tests"},
+        "uri": address,
+        "certChain": {"certificates": [{"rawBytes": text(one.public_bytes(Encoding.DER))} for one in chain]},
+        "validFor": {"start": "2026-01-01T00:00:00Z"},
+    }
+
+
 def _log(address: str, key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:
     public = der(key.public_key())
     return {
@@ -348,21 +424,24 @@ def _log(address: str, key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:
 def _in_bundle(entry: dict[str, Any]) -> dict[str, Any]:
     """An entry of the log as a bundle tells it."""
     verification = entry["verification"]
-    proof = verification["inclusionProof"]
     return {
         "logIndex": str(entry["logIndex"]),
         "logId": {"keyId": text(bytes.fromhex(entry["logID"]))},
         "kindVersion": {"kind": "dsse", "version": "0.0.1"},
         "integratedTime": str(entry["integratedTime"]),
         "inclusionPromise": {"signedEntryTimestamp": verification["signedEntryTimestamp"]},
-        "inclusionProof": {
-            "logIndex": str(proof["logIndex"]),
-            "rootHash": text(bytes.fromhex(proof["rootHash"])),
-            "treeSize": str(proof["treeSize"]),
-            "hashes": [text(bytes.fromhex(part)) for part in proof["hashes"]],
-            "checkpoint": {"envelope": proof["checkpoint"]},
-        },
+        "inclusionProof": _proof_in_bundle(verification["inclusionProof"]),
         "canonicalizedBody": entry["body"],
+    }
+
+
+def _proof_in_bundle(proof: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "logIndex": str(proof["logIndex"]),
+        "rootHash": text(bytes.fromhex(proof["rootHash"])),
+        "treeSize": str(proof["treeSize"]),
+        "hashes": [text(bytes.fromhex(part)) for part in proof["hashes"]],
+        "checkpoint": {"envelope": proof["checkpoint"]},
     }
 
 
@@ -414,11 +493,13 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(200, {"value": identity_token()})
 
     def do_POST(self) -> None:
-        """Give a token for a login, a certificate for a token, or an entry of the log."""
+        """Give a token for a login, a certificate for a token, the time, or an entry of the log."""
         body, services = self.rfile.read(int(self.headers["Content-Length"])), self.server.services
         if self.path == "/code":
             return self._answer(200, {"access_token": identity_token()})
         services.asked.append(self.path)
+        if self.path == "/api/v1/timestamp":
+            return self._answer(200, services.sigstore.clock.stamp(body))
         asked, bearer = json.loads(body), self.headers["Authorization"]
         if services.refuses:
             return self._answer(400, {"code": 3, "message": f"refused: {asked}"}, reason=f"refused {bearer}")
@@ -426,13 +507,15 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/api/v2/signingCert":
             token = bearer.removeprefix("Bearer ")
             return self._answer(201, _certified(services.sigstore.authority, asked, token, now))
+        if self.path == "/api/v2/log/entries":
+            return self._answer(201, services.sigstore.log.enter_anew(asked["hashedRekordRequestV002"]))
         content = asked["spec"]["proposedContent"]
         [certificate] = content["verifiers"]
         entry = services.sigstore.log.enter(json.loads(content["envelope"]), base64.b64decode(certificate), now)
         return self._answer(201, {f"{entry['logIndex']:064x}": entry})
 
-    def _answer(self, status: int, plain: dict[str, Any], reason: str | None = None, **headers: str) -> None:
-        data = json.dumps(plain).encode()
+    def _answer(self, status: int, said: dict[str, Any] | bytes, reason: str | None = None, **headers: str) -> None:
+        data = said if isinstance(said, bytes) else json.dumps(said).encode()
         self.send_response(status, reason)
         for name, value in headers.items():
             self.send_header(name, value)

@@ -34,6 +34,9 @@ _MEANINGS = {
     "invalid log entry": "holds a log entry that no trusted log proves",
     "log entry payload hash does not match": "holds the log entry of another statement",
     "log entry signatures do not match": "holds the log entry of another signature",
+    "log entry is inconsistent": "holds the log entry of another signature",
+    "must contain an inclusion promise": "holds nothing that proves when it was signed",
+    "not enough sources of verified time": "holds nothing that proves when it was signed",
     "DSSE: invalid signature": "is not what its certificate's key has signed",
     "failed to load bundle": "is no bundle that can be read",
 }

@@ -45,8 +45,8 @@ def services() -> Iterator[Services]:
         yield services
 
 
-def config(services: Services) -> ClientTrustConfig:
-    return ClientTrustConfig.from_json(json.dumps(SIGSTORE.trust_config(services.address)))
+def config(services: Services, *, rekor: int = 1) -> ClientTrustConfig:
+    return ClientTrustConfig.from_json(json.dumps(SIGSTORE.trust_config(services.address, rekor=rekor)))
 
 
 def bundle(change: Callable[[dict[str, Any]], object] = lambda _: None, **how: Any) -> dict[str, Any]:
@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no promise of the log": (
         bundle(lambda b: entry(b).pop("inclusionPromise")),
-        "is not proven by sigstore: .*inclusion promise",
+        "holds nothing that proves when it was signed",
     ),
     "no proof of the log": (bundle(lambda b: entry(b).pop("inclusionProof")), "is no bundle that can be read"),
     "half a proof of the log": (
@@ -232,6 +232,21 @@ def test_a_signer_gets_a_certificate_and_signs(services: Services) -> None:
     assert signer.proof.payload_of(signer.sign(STATEMENT)) == STATEMENT
     assert PROOF.payload_of(signer.sign(OTHER)) == OTHER
     assert services.asked == ["/api/v2/signingCert", *["/api/v1/log/entries"] * 2]
+
+
+def test_a_log_without_a_time_of_its_own_is_believed_with_a_time_stamp(services: Services) -> None:
+    signer = KeylessSigner(config=config(services, rekor=2), environment={}, token=IdentityToken(identity_token()))
+    signed = signer.sign(STATEMENT)
+    assert services.asked == ["/api/v2/signingCert", "/api/v1/timestamp", "/api/v2/log/entries"]
+    assert PROOF.payload_of(signed) == STATEMENT
+    plain, other = json.loads(signed), json.loads(signer.sign(OTHER))
+    for name, sentence in (
+        ("timestampVerificationData", "holds nothing that proves when it was signed"),
+        ("tlogEntries", "holds the log entry of another signature"),
+    ):
+        changed = {**plain["verificationMaterial"], name: other["verificationMaterial"][name]}
+        with pytest.raises(UnprovenError, match=sentence):
+            PROOF.payload_of(canonical_json({**plain, "verificationMaterial": changed}))
 
 
 def test_a_token_that_ended_meanwhile_is_renewed(services: Services) -> None:
