@@ -211,7 +211,7 @@ def _signer(key: str | None, trust_config: Path | None, *, keyless: bool) -> Sig
 
 
 def _proof(asked: Asked, policy: Policy) -> Proof:
-    """Return what proves that whoever is asked for has signed: the command line says it, else the policy."""
+    """Return what proves that whoever is asked for has signed: as command line or policy, or both alike, say it."""
     from builder.publish.identity import Identity, IdentityProof
     from builder.publish.keys import load_public_key
     from builder.publish.proof import KeyProof
@@ -228,6 +228,8 @@ def _proof(asked: Asked, policy: Policy) -> Proof:
         if not asked.identity or not asked.issuer:
             raise UsageError("an identity is only one of an issuer", remedy="give both --identity and --issuer")
         signer = Identity(identity=asked.identity, issuer=asked.issuer)
+        if policy.signer not in {None, signer}:
+            raise UsageError(f"the policy asks for {policy.signer}, not for {signer}", remedy="leave out one of them")
     if signer is None:
         raise UsageError("who must have signed it?", remedy="give --key, or --identity and --issuer")
     return IdentityProof(signer=signer, verifier=load_verifier(asked.trust_root))

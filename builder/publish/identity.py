@@ -113,6 +113,6 @@ class IdentityProof:
 
 
 def _meaning(error: Exception) -> str:
-    said = " ".join((str(error) or type(error).__name__).split())
+    said = "".join(char if char.isprintable() else " " for char in str(error) or type(error).__name__)
     meant = next((meaning for words, meaning in _MEANINGS.items() if words in said), None)
-    return meant or f"is not proven by sigstore: {said[:_SHOWN]}"
+    return meant or f"is not proven by sigstore: {' '.join(said.split())[:_SHOWN]}"

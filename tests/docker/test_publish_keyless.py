@@ -182,6 +182,9 @@ def test_a_policy_says_who_must_have_signed(
     policy.write_text(f"version: 1\nsigner: {{identity: '{WORKFLOW}', issuer: '{GITHUB}'}}\n")
     line = ["verify", reference, "--policy", str(policy)]
     assert run([*line, *machine.roots]) == 0
+    assert run([*line, *ASKED, *machine.roots]) == 0
+    assert run([*line, "--identity", "x@y.z", "--issuer", GITHUB]) == 2
+    assert f"the policy asks for {WORKFLOW} (issuer {GITHUB}), not for x@y.z" in capsys.readouterr().err
     monkeypatch.setenv("PUB", new_signer().key.public.pem)
     assert run([*line, "--key", "env:PUB"]) == 2
     assert f"the policy asks for {WORKFLOW} (issuer {GITHUB}), which no key proves" in capsys.readouterr().err

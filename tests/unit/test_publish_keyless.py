@@ -149,6 +149,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no material": (bundle(lambda b: b.update(verificationMaterial=None)), "is no bundle that can be read"),
     "an older form": (bundle(lambda b: b.update(mediaType=f"{b['mediaType']}x")), "is no bundle of version 0.3"),
+    "words for a terminal": (
+        bundle(lambda b: entry(b)["kindVersion"].update(version="\x1b[2J verified")),
+        "^is not proven by sigstore: .*got \\[2J verified$",
+    ),
     "a signature without text": (
         bundle(lambda b: b["dsseEnvelope"]["signatures"][0].update(sig="")),
         "is not proven by sigstore: ",
