@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
+from pydantic import ValidationError
+
 from builder.errors import InvalidDocumentError, RegistryError, UsageError
 
 if TYPE_CHECKING:
@@ -62,5 +64,12 @@ def _read(path: Path, kind: str, read: Callable[[], T]) -> T:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", remedy=f"give the path of a {kind}") from None
     except Exception as error:  # noqa: BLE001 - the library raises errors of many kinds
-        said = " ".join(str(error).split())[:200]
-        raise InvalidDocumentError(f"{path} is no {kind} of sigstore: {said}") from None
+        raise InvalidDocumentError(f"{path} is no {kind} of sigstore: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    """Return what is wrong with a file, in one line."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return ": ".join([*(str(part) for part in first["loc"]), first["msg"]])
