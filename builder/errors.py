@@ -87,7 +87,7 @@ class NotVerifiedError(EnvbuildError):
 
 
 class RegistryError(EnvbuildError):
-    """The registry refused or could not be reached."""
+    """The registry, or sigstore beside it, refused or could not be reached."""
 
     exit_code = 11
 

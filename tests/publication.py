@@ -17,9 +17,10 @@ from builder.build.layers import make_base_layer
 from builder.build.stage import find_plan
 from builder.document import canonical_json
 from builder.errors import EngineError
-from builder.publish.bundles import BUNDLE_TYPE, attachment_of
-from builder.publish.envelope import Envelope, seal
-from builder.publish.keys import KeySigner
+from builder.publish.bundles import attachment_of
+from builder.publish.envelope import BUNDLE_TYPE
+from builder.publish.keys import LoadedKey
+from builder.publish.proof import KeySigner
 from builder.recipe.workspace import workspace_of
 from builder.registry.content import OCI_INDEX, Descriptor, Payload
 from builder.registry.referrers import Attachment, attach, list_referrers
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from builder.build.image import Image
     from builder.engine import Engine
+    from builder.publish.proof import Signer
     from builder.publish.statements import Statement
     from builder.registry.client import RegistryClient
     from builder.registry.content import Manifest
@@ -43,8 +45,12 @@ if TYPE_CHECKING:
 COPYRIGHT = b"Format: 1.0\n\nFiles: *\nLicense: GPL-2+\n text\n\nFiles: debian/*\nLicense: MIT\n text\n"
 
 
+def new_key() -> LoadedKey:
+    return LoadedKey(ec.generate_private_key(ec.SECP256R1()))
+
+
 def new_signer() -> KeySigner:
-    return KeySigner(ec.generate_private_key(ec.SECP256R1()))
+    return KeySigner(new_key())
 
 
 def no_engine() -> Engine:
@@ -126,7 +132,7 @@ class Enemy:
     client: RegistryClient
     repository: Repository
     image: Manifest
-    signer: KeySigner
+    signer: Signer
 
     def listed(self) -> dict[str, Descriptor]:
         """What is attached, by predicate type."""
@@ -169,19 +175,16 @@ class Enemy:
         change(plain)
         self.replace(kind, plain)
 
-    def resign(self, kind: str, change: Callable[[dict[str, Any]], object], signer: KeySigner | None = None) -> None:
-        """Change a statement, and sign it by some key (default: the publisher's): a key may sign anything."""
+    def resign(self, kind: str, change: Callable[[dict[str, Any]], object], signer: Signer | None = None) -> None:
+        """Change a statement, and sign it (default: as the publisher does): a signer may sign anything."""
         plain = self.payload(kind)
         change(plain)
         self.attach_signed(plain, kind, signer or self.signer)
 
-    def attach_signed(self, plain: dict[str, Any], kind: str, signer: KeySigner) -> None:
-        envelope = seal(canonical_json(plain), signer)
-        [(_, file)] = attachment_of(envelope, kind, {}).files
-        assert isinstance(file.source, bytes)
-        self.replace(kind, file.source)
+    def attach_signed(self, plain: dict[str, Any], kind: str, signer: Signer) -> None:
+        self.replace(kind, signer.sign(canonical_json(plain)))
 
-    def add(self, statement: Statement, signer: KeySigner | None = None) -> None:
+    def add(self, statement: Statement, signer: Signer | None = None) -> None:
         """Attach one more signed statement."""
-        envelope: Envelope = seal(statement.to_bytes(), signer or self.signer)
-        attach(self.client, self.repository, self.image.descriptor, attachment_of(envelope, statement.kind, {}))
+        bundle = (signer or self.signer).sign(statement.to_bytes())
+        attach(self.client, self.repository, self.image.descriptor, attachment_of(bundle, statement.kind, {}))

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from builder.publish.bundles import BUNDLE_TYPE
+from builder.publish.envelope import BUNDLE_TYPE
 from builder.publish.statements import TEST_RESULT
 
 if TYPE_CHECKING:

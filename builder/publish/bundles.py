@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from builder.document import canonical_json
-from builder.publish.envelope import Envelope, UnprovenError, read_envelope
+from builder.publish.envelope import BUNDLE_TYPE, UnprovenError
 from builder.publish.statements import KINDS, Statement, read_statement
 from builder.registry.content import Payload
 from builder.registry.faults import DamagedError
@@ -16,11 +14,10 @@ from builder.registry.referrers import Attachment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from builder.publish.keys import PublicKey
+    from builder.publish.proof import Proof
     from builder.publish.shelf import Shelf
     from builder.registry.content import Descriptor, Manifest
 
-BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 LARGEST_BUNDLE = 32 << 20  # bytes; a statement of a stack has less than one MiB
 CREATED = "org.opencontainers.image.created"
 _CONTENT = {"dev.sigstore.bundle.content": "dsse-envelope"}
@@ -29,51 +26,46 @@ _PREDICATE = "dev.sigstore.bundle.predicateType"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attested:
-    """A statement about an image that a key proves, and the attached manifest that holds it."""
+    """A proven statement about an image, to the byte as it was signed, and the attached manifest that holds it."""
 
     statement: Statement
-    envelope: Envelope
+    payload: bytes
     manifest: Manifest
     bundle: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attestations:
-    """What is attached to one image: what the key proves, and a sentence for each thing that it does not."""
+    """What is attached to one image: what is proven, and a sentence for each thing that is not."""
 
     proven: tuple[Attested, ...]
     unproven: tuple[str, ...]
 
     @property
     def payloads(self) -> frozenset[bytes]:
-        """What the key proves, to the byte."""
-        return frozenset(item.envelope.payload for item in self.proven)
+        """What is proven, to the byte."""
+        return frozenset(item.payload for item in self.proven)
 
     def of(self, kind: str) -> tuple[Attested, ...]:
         """Return those of one predicate type."""
         return tuple(item for item in self.proven if item.statement.kind == kind)
 
 
-def attachment_of(envelope: Envelope, kind: str, annotations: Mapping[str, str]) -> Attachment:
+def attachment_of(bundle: bytes, kind: str, annotations: Mapping[str, str]) -> Attachment:
     """Return the bundle of a signed statement as something to attach, found by its predicate type."""
-    plain = {
-        "mediaType": BUNDLE_TYPE,
-        "verificationMaterial": {"publicKey": {"hint": ""}, "tlogEntries": []},
-        "dsseEnvelope": envelope.to_plain(),
-    }
     return Attachment(
         artifact_type=BUNDLE_TYPE,
-        files=((BUNDLE_TYPE, Payload.of(canonical_json(plain))),),
+        files=((BUNDLE_TYPE, Payload.of(bundle)),),
         annotations={**_CONTENT, _PREDICATE: kind, **annotations},
     )
 
 
-def read_attestations(shelf: Shelf, image: Manifest, key: PublicKey) -> Attestations:
-    """Return what is attached to an image, every byte of it proven by digests and by the key; raises RegistryError."""
+def read_attestations(shelf: Shelf, image: Manifest, proof: Proof) -> Attestations:
+    """Return what is attached to an image, every byte proven by digests and by its signer; raises RegistryError."""
     proven, unproven = [], []
     for described in _bundles(shelf.referrers(image.digest)):
         try:
-            proven.append(_read(shelf, described, image, key))
+            proven.append(_read(shelf, described, image, proof))
         except (UnprovenError, DamagedError) as error:
             kind = KINDS.get(described.annotations.get(_PREDICATE, ""), "attestation")
             said = error.message if isinstance(error, DamagedError) else f"it {error}"
@@ -85,7 +77,7 @@ def _bundles(listed: Iterable[Descriptor]) -> list[Descriptor]:
     return [item for item in listed if item.artifact_type == BUNDLE_TYPE]
 
 
-def _read(shelf: Shelf, described: Descriptor, image: Manifest, key: PublicKey) -> Attested:
+def _read(shelf: Shelf, described: Descriptor, image: Manifest, proof: Proof) -> Attested:
     manifest = shelf.find(described.digest)
     if manifest is None:
         raise UnprovenError("is listed, but it is not there")
@@ -99,20 +91,8 @@ def _read(shelf: Shelf, described: Descriptor, image: Manifest, key: PublicKey) 
     if not isinstance(subject, dict) or subject.get("digest") != image.digest:
         raise UnprovenError("is attached to another image")
     bundle = shelf.blob(file)
-    envelope = _envelope_in(bundle)
-    if not envelope.is_proven_by(key):
-        raise UnprovenError("is not signed by this key")
-    statement = read_statement(envelope.payload)
+    payload = proof.payload_of(bundle)
+    statement = read_statement(payload)
     if statement.digest != image.digest:
         raise UnprovenError(f"speaks of another image, {statement.digest[:19]}")
-    return Attested(statement=statement, envelope=envelope, manifest=manifest, bundle=bundle)
-
-
-def _envelope_in(data: bytes) -> Envelope:
-    try:
-        plain: Any = json.loads(data)
-    except (ValueError, RecursionError):
-        raise UnprovenError("is no JSON") from None
-    if not isinstance(plain, dict) or plain.get("mediaType") != BUNDLE_TYPE:
-        raise UnprovenError("is no bundle of version 0.3")
-    return read_envelope(plain.get("dsseEnvelope"))
+    return Attested(statement=statement, payload=payload, manifest=manifest, bundle=bundle)

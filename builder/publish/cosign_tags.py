@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.build.image import CONFIG_TYPE
 from builder.document import canonical_json
-from builder.publish.envelope import ENVELOPE_TYPE
+from builder.publish.envelope import ENVELOPE_TYPE, envelope_in
 from builder.publish.statements import SIGNATURE
 from builder.registry.content import OCI_MANIFEST, Payload
 from builder.registry.reference import Reference
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from builder.publish.bundles import Attestations
-    from builder.publish.keys import Signer
+    from builder.publish.keys import SecretKey
     from builder.publish.shelf import RegistryShelf, Shelf
     from builder.registry.client import RegistryClient
     from builder.registry.content import Descriptor
@@ -42,31 +42,31 @@ def signed_name(repository: Repository, digest: str) -> bytes:
     )
 
 
-def put_signature(shelf: RegistryShelf, digest: str, signer: Signer) -> None:
+def put_signature(shelf: RegistryShelf, digest: str, key: SecretKey) -> None:
     """Sign an image for cosign, unless this key's signature is there."""
     reference, payload = _reference(shelf.repository, digest, "sig"), signed_name(shelf.repository, digest)
     found = shelf.client.find_manifest(reference)
     kept = found.layers if found else ()
-    if any(_is_signed(layer, payload, signer) for layer in kept):
+    if any(_is_signed(layer, payload, key) for layer in kept):
         return
-    signature = base64.b64encode(signer.sign(payload)).decode()
+    signature = base64.b64encode(key.sign(payload)).decode()
     added = (SIMPLE_TYPE, Payload.of(payload), {_SIGNATURE: signature})
     others = [layer.to_plain() for layer in kept]
     _push(shelf.client, reference, [added], others)
 
 
-def _is_signed(layer: Descriptor, payload: bytes, signer: Signer) -> bool:
+def _is_signed(layer: Descriptor, payload: bytes, key: SecretKey) -> bool:
     try:
         said = base64.b64decode(layer.annotations.get(_SIGNATURE, ""))
     except (ValueError, TypeError):
         return False
-    return layer.digest == Payload.of(payload).digest and signer.public.proves(said, payload)
+    return layer.digest == Payload.of(payload).digest and key.public.proves(said, payload)
 
 
 def put_attestations(shelf: RegistryShelf, digest: str, attested: Attestations) -> None:
     """Write the proven attestations of an image where cosign looks for them; the same again changes nothing."""
     layers = [
-        (ENVELOPE_TYPE, Payload.of(canonical_json(item.envelope.to_plain())), _notes(item.statement.kind))
+        (ENVELOPE_TYPE, Payload.of(canonical_json(envelope_in(item.bundle).to_plain())), _notes(item.statement.kind))
         for item in sorted(attested.proven, key=lambda item: item.manifest.digest)
         if item.statement.kind != SIGNATURE
     ]

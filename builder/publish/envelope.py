@@ -1,17 +1,19 @@
-"""DSSE envelopes: a payload, its type, and one signature over both (secure-systems-lab DSSE, protocol 1.0.2)."""
+"""DSSE envelopes: a payload, its type, one signature over both (secure-systems-lab DSSE 1.0.2); and their bundles."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from builder.publish.keys import PublicKey, Signer
+    from builder.publish.keys import PublicKey, SecretKey
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 ENVELOPE_TYPE = "application/vnd.dsse.envelope.v1+json"
+BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
 
 class UnprovenError(Exception):
@@ -38,15 +40,26 @@ class Envelope:
         return key.proves(self.signature, signed_bytes(self.payload))
 
 
-def seal(payload: bytes, signer: Signer) -> Envelope:
+def seal(payload: bytes, key: SecretKey) -> Envelope:
     """Return the envelope of a signed payload."""
-    return Envelope(payload=payload, signature=signer.sign(signed_bytes(payload)))
+    return Envelope(payload=payload, signature=key.sign(signed_bytes(payload)))
 
 
 def signed_bytes(payload: bytes, payload_type: str = PAYLOAD_TYPE) -> bytes:
     """Return what is signed of an envelope: the pre-authentication encoding (DSSE 1.0.2)."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+
+
+def envelope_in(bundle: bytes) -> Envelope:
+    """Return the envelope of a sigstore bundle that may come from anywhere, as yet unproven; raises UnprovenError."""
+    try:
+        plain: Any = json.loads(bundle)
+    except (ValueError, RecursionError):
+        raise UnprovenError("is no JSON") from None
+    if not isinstance(plain, dict) or plain.get("mediaType") != BUNDLE_TYPE:
+        raise UnprovenError("is no bundle of version 0.3")
+    return read_envelope(plain.get("dsseEnvelope"))
 
 
 def read_envelope(plain: Any) -> Envelope:  # noqa: ANN401 - any JSON value

@@ -1,4 +1,4 @@
-"""A published image -> what its key proves of it, and a sentence for each reason not to trust it; needs no engine."""
+"""A published image -> what is proven of it, and a sentence for each reason not to trust it; needs no engine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from builder.build.image import CONFIG_TYPE
 from builder.document import Document
 from builder.publish.bundles import Attestations, read_attestations
 from builder.publish.envelope import UnprovenError
+from builder.publish.identity import Identity
+from builder.publish.proof import KeyName
 from builder.publish.statements import KINDS, PROVENANCE, SBOM, TEST_RESULT
 from builder.publish.testresult import verdict_in
 from builder.registry.content import INDEX_TYPES, OCI_MANIFEST
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 
     from builder.download import Progress
     from builder.publish.bundles import Attested
-    from builder.publish.keys import PublicKey
     from builder.publish.policy import Policy
+    from builder.publish.proof import Proof
     from builder.publish.shelf import Shelf
     from builder.registry.content import Manifest
 
@@ -46,7 +48,7 @@ class Examination(Document):
     reasons: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     proven: tuple[str, ...] = ()
-    key: str
+    signer: KeyName | Identity
     recipe: str | None = None
     target: str | None = None
     lock: str | None = None
@@ -67,21 +69,21 @@ def examine_image(
     shelf: Shelf,
     reference: str,
     manifest: Manifest,
-    key: PublicKey,
+    proof: Proof,
     policy: Policy,
     *,
     now: datetime | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Examined:
     """Look at an image and all that is attached to it; every byte of both is read and proven. Raises RegistryError."""
-    attestations = read_attestations(shelf, manifest, key)
+    attestations = read_attestations(shelf, manifest, proof)
     labels: dict[str, str] = {}
     verdict: Verdict | None = None
     reasons = list(_of_form(manifest))
     if not reasons:  # else nothing more of it can be read
         labels = _labels(shelf, manifest)
         verdict, reasons = _newest_verdict(attestations)
-        reasons += [*_missing(attestations), *_of_image(labels, policy), *_of_statements(attestations, labels)]
+        reasons += [*_missing(attestations, proof), *_of_image(labels, policy), *_of_statements(attestations, labels)]
         if verdict is not None:
             reasons += _of_verdict(verdict, manifest, labels, policy, now or datetime.now(UTC))
         reasons += _of_bytes(shelf, manifest, on_progress)
@@ -92,7 +94,7 @@ def examine_image(
         reasons=tuple(dict.fromkeys(reasons)),
         remarks=attestations.unproven,
         proven=tuple(name for kind, name in KINDS.items() if attestations.of(kind)),
-        key=key.fingerprint,
+        signer=proof.signer,
         recipe=labels.get(RECIPE_LABEL),
         target=labels.get(TARGET_LABEL),
         lock=labels.get(LOCK_LABEL),
@@ -153,10 +155,10 @@ def _finished(verdict: Verdict) -> datetime:
     return finished if finished.tzinfo else finished.replace(tzinfo=UTC)
 
 
-def _missing(attestations: Attestations) -> Iterator[str]:
+def _missing(attestations: Attestations, proof: Proof) -> Iterator[str]:
     for kind, name in KINDS.items():
         if not attestations.of(kind):
-            yield f"there is no {name} of it that is signed by this key"
+            yield f"there is no {name} of it that is signed by {proof.signer}"
 
 
 def _of_verdict(
@@ -197,7 +199,7 @@ def _of_image(labels: dict[str, str], policy: Policy) -> Iterator[str]:
 
 
 def _of_statements(attestations: Attestations, labels: dict[str, str]) -> Iterator[str]:
-    """Say which signed statement speaks of another lock than the image: a key may have signed anything."""
+    """Say which signed statement speaks of another lock than the image: a signer may have signed anything."""
     lock = labels.get(LOCK_LABEL)
     told = {
         "SBOM": [_lock_of_bill(item) for item in attestations.of(SBOM)],

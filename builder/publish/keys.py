@@ -66,8 +66,8 @@ class PublicKey:
         )
 
 
-class Signer(Protocol):
-    """Something that signs and never shows its secret."""
+class SecretKey(Protocol):
+    """A key that signs and never shows itself."""
 
     @property
     def public(self) -> PublicKey:
@@ -78,8 +78,8 @@ class Signer(Protocol):
 
 
 @dataclass(frozen=True)
-class KeySigner:
-    """Signs with a private key in memory."""
+class LoadedKey:
+    """A private key in memory."""
 
     key: EllipticCurvePrivateKey | Ed25519PrivateKey = field(repr=False)
 
@@ -93,8 +93,8 @@ class KeySigner:
         return self.key.sign(data) if isinstance(self.key, Ed25519PrivateKey) else self.key.sign(data, _SHA256)
 
 
-def load_signer(text: str, environment: Mapping[str, str]) -> Signer:
-    """Return the signer that `text` names: a PEM file, `env:NAME`, or a `pkcs11:` URI.
+def load_secret_key(text: str, environment: Mapping[str, str]) -> SecretKey:
+    """Return the key that `text` names: a PEM file, `env:NAME`, or a `pkcs11:` URI.
 
     The password of an encrypted key is in ENVBUILD_KEY_PASSWORD, that of one of cosign also in COSIGN_PASSWORD. Raises
     InvalidDocumentError, UsageError; nothing of a key or a password is part of a message.
@@ -113,7 +113,7 @@ def load_signer(text: str, environment: Mapping[str, str]) -> Signer:
     if isinstance(key, Ed25519PrivateKey) or (
         isinstance(key, EllipticCurvePrivateKey) and isinstance(key.curve, SECP256R1)
     ):
-        return KeySigner(key)
+        return LoadedKey(key)
     raise InvalidDocumentError(f"{text} is a key of another kind than ECDSA P-256 or Ed25519", remedy=MAKE_A_KEY)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from builder.build.layout import NAME, blob_name, put_layout
 from builder.document import CHUNK
 from builder.errors import InvalidDocumentError
-from builder.publish.bundles import BUNDLE_TYPE
 from builder.publish.cosign_tags import signature_tag
+from builder.publish.envelope import BUNDLE_TYPE
 from builder.registry.connection import LARGEST_DOCUMENT
 from builder.registry.content import EMPTY, Manifest, Payload
 from builder.registry.faults import DamagedError
@@ -101,7 +101,7 @@ class LayoutShelf:
 
 
 def take_along(shelf: Shelf, examined: Examined, tag: str | None, store: Store, target: Path) -> None:
-    """Write an image and what the key proves of it as a layout; raises RegistryError, UsageError."""
+    """Write an image and what is proven of it as a layout; raises RegistryError, UsageError."""
     image, attested = examined.manifest, examined.attestations.proven
     listed = {item.digest: item for item in shelf.referrers(image.digest)}
     blobs = (image.config, *image.layers)

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from builder.document import Document
 from builder.errors import UsageError
+from builder.publish.identity import Identity
 from builder.recipe.complaints import complaint_at
 from builder.recipe.reading import read_document
 from builder.recipe.targets import find_nearest_target, targets
@@ -34,6 +35,7 @@ class Policy(Document):
     levels: Annotated[tuple[Level, ...], Field(strict=False, description="the checks that must have passed")] = ()
     max_age: Annotated[str | None, Field(alias="max-age", description="how old the verdict may be, such as 30d")] = None
     waivers: Annotated[tuple[str, ...], Field(strict=False, description="the preflight rules that may be waived")] = ()
+    signer: Annotated[Identity | None, Field(description="who must have signed, where no key is given")] = None
 
     @property
     def span(self) -> timedelta | None:

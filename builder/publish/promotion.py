@@ -13,6 +13,7 @@ from builder.publish.aliases import age_of_published
 from builder.publish.cosign_tags import copy_signature, put_attestations
 from builder.publish.examination import examine_image
 from builder.publish.layout_shelf import LayoutShelf, take_along
+from builder.publish.proof import KeyName
 from builder.publish.shelf import RegistryShelf
 from builder.publish.stage import Published, move_tags
 from builder.publish.statements import KINDS
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from builder.download import Progress
     from builder.publish.aliases import Moved
     from builder.publish.examination import Examined
-    from builder.publish.keys import PublicKey
     from builder.publish.policy import Policy
+    from builder.publish.proof import Proof
     from builder.publish.shelf import Shelf
     from builder.registry.content import Manifest
     from builder.registry.reference import Reference, Repository
@@ -75,33 +76,33 @@ def open_source(name: str, settings: Settings, store: Store | None = None) -> It
         )
 
 
-def examine_source(source: Source, key: PublicKey, policy: Policy, console: Console) -> Examined:
+def examine_source(source: Source, proof: Proof, policy: Policy, console: Console) -> Examined:
     """Examine a published image; raises RegistryError."""
     with console.step(f"prove every byte of {source.name}") as step:
         manifest, shelf = source.manifest, source.shelf
-        return examine_image(shelf, source.name, manifest, key, policy, on_progress=show_progress(step))
+        return examine_image(shelf, source.name, manifest, proof, policy, on_progress=show_progress(step))
 
 
 def promote_image(
     name: str,
     place: str,
-    key: PublicKey,
+    proof: Proof,
     policy: Policy,
     tools: Tools,
     *,
     move_back: bool = False,
     options: str = "--key KEY",
 ) -> Published:
-    """Copy an image and its proof to another place, if the key proves all of it and the policy allows it.
+    """Copy an image and its proof to another place, if all of it is proven and the policy allows it.
 
     Both are references, or `oci:` and the path of a layout. In a registry the image gets the tag of `place`, else that
-    of `name`, if one of them has one. `options` are how a person gives key and policy to a command. Raises
+    of `name`, if one of them has one. `options` are how a person gives signer and policy to a command. Raises
     NotVerifiedError before anything is written, or RegistryError.
     """
     target = None if place.startswith(LAYOUT) else parse_reference(place)
     near = target is not None and name.partition("/")[0] == target.repository.registry
     with open_source(name, tools.settings, None if near else tools.store) as source:
-        examined = examine_source(source, key, policy, tools.console)
+        examined = examine_source(source, proof, policy, tools.console)
         if examined.report.reasons:
             raise NotVerifiedError(
                 f"{name} is not promoted: {examined.report.reasons[0]}",
@@ -143,17 +144,18 @@ def _copy(source: Source, target: RegistryShelf, store: Store, on_progress: Call
 
 
 def _copy_proof(source: Shelf, target: RegistryShelf, examined: Examined) -> tuple[str, ...]:
-    """Attach what the key proves, to the byte as it was, and return the kinds that were new.
+    """Attach what is proven, to the byte as it was, and return the kinds that were new.
 
-    What the key does not prove stays behind.
+    What is not proven stays behind.
     """
     known = {item.digest for item in target.referrers(examined.manifest.digest)}
     new = {item.statement.kind for item in examined.attestations.proven if item.manifest.digest not in known}
     for item in examined.attestations.proven:
         files = (Payload.of(EMPTY), Payload.of(item.bundle))
         attach_manifest(target.client, target.repository, item.manifest, files)
-    copy_signature(source, target, examined.manifest.digest)
-    put_attestations(target, examined.manifest.digest, examined.attestations)
+    if isinstance(examined.report.signer, KeyName):
+        copy_signature(source, target, examined.manifest.digest)
+        put_attestations(target, examined.manifest.digest, examined.attestations)
     return tuple(name for kind, name in KINDS.items() if kind in new)
 
 

@@ -14,9 +14,9 @@ from builder.errors import NotVerifiedError, RegistryError
 from builder.publish.aliases import Age, Moved, companion, move_alias
 from builder.publish.bundles import CREATED, attachment_of, read_attestations
 from builder.publish.cosign_tags import put_attestations, put_signature
-from builder.publish.envelope import seal
 from builder.publish.gate import proven_image
 from builder.publish.naming import fixed_tag, moving_tags
+from builder.publish.proof import KeySigner
 from builder.publish.provenance import provenance_of
 from builder.publish.sbom import FORM, bill_of
 from builder.publish.shelf import RegistryShelf
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from builder.console import Console
     from builder.lock.model import Lock
     from builder.publish.gate import ProvenImage
-    from builder.publish.keys import Signer
+    from builder.publish.proof import Signer
     from builder.recipe.source import RecipeFile
     from builder.registry.reference import Repository
     from builder.store import Store
@@ -122,19 +122,19 @@ def _attach_proof(
 ) -> tuple[str, ...]:
     """Attach the statements about an image that are not there yet, each signed; return their kinds."""
     with tools.console.step("attach signature, SBOM, provenance and verdict") as step:
-        attested = read_attestations(shelf, manifest, signer.public)
+        attested = read_attestations(shelf, manifest, signer.proof)
         wanted = [item for item in _statements(image, tools.store) if item.to_bytes() not in attested.payloads]
         notes = {CREATED: _instant(image.lock.epoch), **age_of(image).annotations()}
         for statement in wanted:
-            envelope = seal(statement.to_bytes(), signer)
-            bundle = attachment_of(envelope, statement.kind, notes)
+            bundle = attachment_of(signer.sign(statement.to_bytes()), statement.kind, notes)
             attach(shelf.client, shelf.repository, manifest.descriptor, bundle)
         if wanted:
-            attested = read_attestations(shelf, manifest, signer.public)
+            attested = read_attestations(shelf, manifest, signer.proof)
         if not {item.to_bytes() for item in wanted} <= attested.payloads:
             raise RegistryError(f"{shelf.repository} does not give back what was attached to {manifest.digest}")
-        put_signature(shelf, manifest.digest, signer)
-        put_attestations(shelf, manifest.digest, attested)
+        if isinstance(signer, KeySigner):
+            put_signature(shelf, manifest.digest, signer.key)
+            put_attestations(shelf, manifest.digest, attested)
         step.end(f"{len(wanted)} new")
     return tuple(KINDS[item.kind] for item in wanted)
 

@@ -48,8 +48,8 @@ class Token:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokenSigner:
-    """Signs with an ECDSA P-256 key inside a token."""
+class TokenKey:
+    """An ECDSA P-256 key inside a token."""
 
     token: Token
     public: PublicKey
@@ -66,8 +66,8 @@ class TokenSigner:
         return encode_dss_signature(int.from_bytes(raw[:half]), int.from_bytes(raw[half:]))
 
 
-def open_token(uri: str, environment: Mapping[str, str]) -> TokenSigner:
-    """Return the signer that a URI names; the PIN is in its `pin-source` file, else in ENVBUILD_KEY_PASSWORD.
+def open_token(uri: str, environment: Mapping[str, str]) -> TokenKey:
+    """Return the key that a URI names; the PIN is in its `pin-source` file, else in ENVBUILD_KEY_PASSWORD.
 
     Raises UsageError, or InvalidDocumentError if the token has no such key.
     """
@@ -83,7 +83,7 @@ def open_token(uri: str, environment: Mapping[str, str]) -> TokenSigner:
         public = serialization.load_der_public_key(encode_ec_public_key(key))
     if not isinstance(public, EllipticCurvePublicKey) or public.key_size != 256:
         raise InvalidDocumentError(f"{token.label!r} of the token is no ECDSA P-256 key")
-    return TokenSigner(token=token, public=PublicKey(public))
+    return TokenKey(token=token, public=PublicKey(public))
 
 
 def read_uri(uri: str) -> dict[str, str]:

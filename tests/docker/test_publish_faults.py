@@ -107,7 +107,7 @@ def tags_that_are_whole(host: str, name: str) -> set[str]:
         shelf = RegistryShelf(client=client, repository=repository)
         for tag in tags:
             manifest = client.manifest(repository.at(tag))
-            assert examine_image(shelf, tag, manifest, SIGNER.public, Policy()).report.result == "verified"
+            assert examine_image(shelf, tag, manifest, SIGNER.proof, Policy()).report.result == "verified"
     return tags
 
 

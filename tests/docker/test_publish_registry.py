@@ -23,9 +23,10 @@ from builder.document import canonical_json
 from builder.download import Patience
 from builder.errors import NotVerifiedError, RegistryError
 from builder.publish.examination import examine_image
-from builder.publish.keys import KeySigner, load_signer
+from builder.publish.keys import LoadedKey, load_secret_key
 from builder.publish.policy import Policy
 from builder.publish.promotion import examine_source, open_source, promote_image
+from builder.publish.proof import KeyProof, KeySigner
 from builder.publish.shelf import RegistryShelf
 from builder.publish.stage import publish_recipe
 from builder.publish.statements import PROVENANCE, SBOM, SIGNATURE, TEST_RESULT, Statement
@@ -36,14 +37,15 @@ from builder.registry.reference import Reference, Repository
 from builder.settings import settings_from
 from builder.store import Store
 from tests.docker.docker_registry import PASSWORD, USER, docker_registry
-from tests.publication import Enemy, new_signer, prove, proven_project, put_image
+from tests.publication import Enemy, new_key, new_signer, prove, proven_project, put_image
+from tests.sigstore_standin import Sigstore, StandinSigner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from builder.publish.examination import Examination
-    from builder.publish.keys import PublicKey
+    from builder.publish.proof import Proof, Signer
     from builder.publish.stage import Published
     from tests.workshop import Project
 
@@ -73,8 +75,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.fixture(scope="module")
-def signer() -> KeySigner:
-    return new_signer()
+def signer(request: pytest.FixtureRequest) -> Signer:
+    """Who publishes: by a key, or as the identity that a test asks for."""
+    return StandinSigner(Sigstore()) if getattr(request, "param", "key") == "identity" else new_signer()
 
 
 @pytest.fixture
@@ -85,12 +88,12 @@ def client(tmp_path: Path) -> Iterator[RegistryClient]:
 
 
 @pytest.fixture
-def published(project: Project, repository: Repository, signer: KeySigner) -> Published:
+def published(project: Project, repository: Repository, signer: Signer) -> Published:
     return publish_recipe(project.source, repository, signer, project.tools)
 
 
 @pytest.fixture
-def enemy(client: RegistryClient, repository: Repository, signer: KeySigner, published: Published) -> Enemy:
+def enemy(client: RegistryClient, repository: Repository, signer: Signer, published: Published) -> Enemy:
     image = client.manifest(repository.at(published.digest))
     return Enemy(client=client, repository=repository, image=image, signer=signer)
 
@@ -98,8 +101,7 @@ def enemy(client: RegistryClient, repository: Repository, signer: KeySigner, pub
 def examined(enemy: Enemy, reference: Reference | None = None, /, **policy: Any) -> Examination:
     shelf = RegistryShelf(client=enemy.client, repository=enemy.repository)
     manifest = enemy.client.manifest(reference or enemy.repository.at("small"))
-    key = enemy.signer.public
-    return examine_image(shelf, "it", manifest, key, Policy.model_validate(policy)).report
+    return examine_image(shelf, "it", manifest, enemy.signer.proof, Policy.model_validate(policy)).report
 
 
 def test_what_is_published_is_proven_by_its_key_alone(enemy: Enemy, published: Published) -> None:
@@ -115,7 +117,7 @@ def test_what_is_published_is_proven_by_its_key_alone(enemy: Enemy, published: P
 
 
 def test_the_same_again_sends_nothing_and_signs_nothing(
-    project: Project, repository: Repository, signer: KeySigner, published: Published, client: RegistryClient
+    project: Project, repository: Repository, signer: Signer, published: Published, client: RegistryClient
 ) -> None:
     before = client.tags(repository)
     again = publish_recipe(project.source, repository, signer, project.tools)
@@ -167,7 +169,7 @@ def test_a_waiver_is_accepted_only_by_a_policy_that_names_it(enemy: Enemy) -> No
 
 
 def test_an_older_image_gets_its_own_tag_and_moves_none(
-    client: RegistryClient, repository: Repository, signer: KeySigner, tmp_path: Path
+    client: RegistryClient, repository: Repository, signer: Signer, tmp_path: Path
 ) -> None:
     project = proven_project(tmp_path)
     newer = publish_recipe(project.source, repository, signer, project.tools)
@@ -211,7 +213,7 @@ def proven_on_four_days(tmp_path: Path) -> list[Project]:
 
 
 def test_of_publishers_at_once_the_newest_image_keeps_the_tags(
-    client: RegistryClient, repository: Repository, signer: KeySigner, tmp_path: Path
+    client: RegistryClient, repository: Repository, signer: Signer, tmp_path: Path
 ) -> None:
     projects = proven_on_four_days(tmp_path)
 
@@ -225,7 +227,7 @@ def test_of_publishers_at_once_the_newest_image_keeps_the_tags(
 
 
 def test_a_newer_image_that_comes_between_an_older_ones_look_and_its_write_gets_the_tag(
-    client: RegistryClient, repository: Repository, signer: KeySigner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: RegistryClient, repository: Repository, signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older, newer = (proven_project(tmp_path / name, content=name.encode()) for name in ("older", "newer"))
     prove(older, finished="2026-11-01T00:00:00+00:00")
@@ -245,7 +247,7 @@ def test_a_newer_image_that_comes_between_an_older_ones_look_and_its_write_gets_
 
 
 def test_after_a_tag_went_back_only_the_newest_of_all_moves_it_again(
-    client: RegistryClient, repository: Repository, signer: KeySigner, tmp_path: Path
+    client: RegistryClient, repository: Repository, signer: Signer, tmp_path: Path
 ) -> None:
     projects = proven_on_four_days(tmp_path)
 
@@ -264,7 +266,7 @@ def test_after_a_tag_went_back_only_the_newest_of_all_moves_it_again(
 def test_promotion_copies_image_and_proof_and_moves_the_tag(enemy: Enemy, tmp_path: Path, project: Project) -> None:
     target = Repository(registry=enemy.repository.registry, name=f"{enemy.repository.name}/prod")
     clean = replace(project.tools, store=Store(tmp_path / "clean"))
-    done = promote_image(str(enemy.repository.at("small")), str(target), enemy.signer.public, Policy(), clean)
+    done = promote_image(str(enemy.repository.at("small")), str(target), enemy.signer.proof, Policy(), clean)
     assert (done.digest, done.sent, done.moving) == (enemy.image.digest, 0, {"small": "moved"})
     there = replace(enemy, repository=target)
     assert examined(there).result == "verified"
@@ -275,7 +277,7 @@ def test_promotion_to_another_registry_brings_the_blobs_over(enemy: Enemy, tmp_p
     with docker_registry(tmp_path / "second") as host:
         target = Reference(repository=Repository(registry=host, name="prod"), tag="stable")
         clean = replace(project.tools, store=Store(tmp_path / "clean"))
-        done = promote_image(str(enemy.repository.at("small")), str(target), enemy.signer.public, Policy(), clean)
+        done = promote_image(str(enemy.repository.at("small")), str(target), enemy.signer.proof, Policy(), clean)
         assert done.sent == sum(blob.size for blob in (enemy.image.config, *enemy.image.layers))
         there = replace(enemy, repository=target.repository)
         assert examined(there, target).result == "verified"
@@ -288,7 +290,7 @@ def test_what_is_not_verified_is_not_promoted(enemy: Enemy, project: Project) ->
         promote_image(
             str(enemy.repository.at("small")),
             str(target),
-            enemy.signer.public,
+            enemy.signer.proof,
             Policy(),
             project.tools,
         )
@@ -303,27 +305,27 @@ def test_what_is_not_verified_is_not_promoted(enemy: Enemy, project: Project) ->
 def test_an_image_is_taken_along_verified_without_a_network_and_promoted_elsewhere(
     name: str, enemy: Enemy, tmp_path: Path, project: Project
 ) -> None:
-    place, key = f"oci:{tmp_path / name}", enemy.signer.public
-    promote_image(str(enemy.repository.at("small")), place, key, Policy(), project.tools)
+    place, proof = f"oci:{tmp_path / name}", enemy.signer.proof
+    promote_image(str(enemy.repository.at("small")), place, proof, Policy(), project.tools)
     with open_source(place, settings_from({})) as source:
-        report = examine_source(source, key, Policy(target="rtx-pro-6000"), Console()).report
+        report = examine_source(source, proof, Policy(target="rtx-pro-6000"), Console()).report
         assert (report.result, report.digest) == ("verified", enemy.image.digest)
-        assert examine_source(source, new_signer().public, Policy(), Console()).report.result == "refused"
+        assert examine_source(source, new_signer().proof, Policy(), Console()).report.result == "refused"
     with docker_registry(tmp_path / "second") as host:
         clean = replace(project.tools, store=Store(tmp_path / "clean"))
-        done = promote_image(place, f"{host}/prod:stable", key, Policy(), clean)
+        done = promote_image(place, f"{host}/prod:stable", proof, Policy(), clean)
         there = replace(enemy, repository=Repository(registry=host, name="prod"))
         assert (done.digest, done.moving) == (enemy.image.digest, {"stable": "moved"})
         assert examined(there, there.repository.at("stable")).result == "verified"
-        if COSIGN is not None:
-            (tmp_path / "pub").write_text(key.pem)
+        if COSIGN is not None and isinstance(proof, KeyProof):
+            (tmp_path / "pub").write_text(proof.key.pem)
             answer = cosign("verify", "--key", str(tmp_path / "pub"), f"{host}/prod:stable")
             assert answer.returncode == 0, answer.stderr
 
 
 def test_every_byte_of_a_layout_counts(enemy: Enemy, tmp_path: Path, project: Project) -> None:
-    place, key = tmp_path / "layout", enemy.signer.public
-    promote_image(str(enemy.repository.at("small")), f"oci:{place}", key, Policy(), project.tools)
+    place, proof = tmp_path / "layout", enemy.signer.proof
+    promote_image(str(enemy.repository.at("small")), f"oci:{place}", proof, Policy(), project.tools)
     files = [path for path in (place / "blobs" / "sha256").iterdir() if path.stat().st_size > 2]
     used = {item.digest for item in (enemy.image.config, *enemy.image.layers, enemy.image.descriptor)}
     used |= {item.digest for item in enemy.listed().values()}
@@ -333,16 +335,16 @@ def test_every_byte_of_a_layout_counts(enemy: Enemy, tmp_path: Path, project: Pr
         if f"sha256:{path.name}" in used:
             counted += 1
             _flip(path)
-            assert _layout_result(f"oci:{place}", key) != "verified"
+            assert _layout_result(f"oci:{place}", proof) != "verified"
             _flip(path)
     assert counted == len(used) == 12
-    assert _layout_result(f"oci:{place}", key) == "verified"
+    assert _layout_result(f"oci:{place}", proof) == "verified"
 
 
-def _layout_result(place: str, key: PublicKey) -> str:
+def _layout_result(place: str, proof: Proof) -> str:
     try:
         with open_source(place, settings_from({})) as source:
-            return examine_source(source, key, Policy(), Console()).report.result
+            return examine_source(source, proof, Policy(), Console()).report.result
     except RegistryError:
         return "damaged"
 
@@ -360,10 +362,10 @@ def cosign(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_cosign_verifies_signature_and_attestations(
     kind: str, project: Project, repository: Repository, tmp_path: Path
 ) -> None:
-    signer = new_signer() if kind == "ecdsa" else KeySigner(Ed25519PrivateKey.generate())
-    published = publish_recipe(project.source, repository, signer, project.tools)
-    (tmp_path / "pub").write_text(signer.public.pem)
-    (tmp_path / "other").write_text(new_signer().public.pem)
+    own = new_key() if kind == "ecdsa" else LoadedKey(Ed25519PrivateKey.generate())
+    published = publish_recipe(project.source, repository, KeySigner(own), project.tools)
+    (tmp_path / "pub").write_text(own.public.pem)
+    (tmp_path / "other").write_text(new_key().public.pem)
     reference, key = f"{repository}:{published.tag}", str(tmp_path / "pub")
     answer = cosign("verify", "--key", key, reference)
     assert answer.returncode == 0, answer.stderr
@@ -393,8 +395,8 @@ def test_a_key_that_cosign_made_signs_what_cosign_verifies(
         timeout=120,
     )
     assert made.returncode == 0, made.stderr
-    signer = load_signer(str(tmp_path / "cosign.key"), {"COSIGN_PASSWORD": "0pen"})
-    published = publish_recipe(project.source, repository, signer, project.tools)
+    secret = load_secret_key(str(tmp_path / "cosign.key"), {"COSIGN_PASSWORD": "0pen"})
+    published = publish_recipe(project.source, repository, KeySigner(secret), project.tools)
     answer = cosign("verify", "--key", str(tmp_path / "cosign.pub"), f"{repository}:{published.tag}")
     assert answer.returncode == 0, answer.stderr
 
@@ -403,11 +405,11 @@ def test_the_command_line_publishes_verifies_and_promotes(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = proven_project(tmp_path / "project")
-    signer = new_signer()
-    secret = signer.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    own = new_key()
+    secret = own.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     monkeypatch.setenv("THE_KEY", secret)
     monkeypatch.setenv("ENVBUILD_STORE", str(project.store.root))
-    (tmp_path / "pub").write_text(signer.public.pem)
+    (tmp_path / "pub").write_text(own.public.pem)
     recipe, key = str(project.source.path), str(tmp_path / "pub")
     assert run(["publish", recipe, "--to", str(repository), "--key", "env:THE_KEY", "--json"]) == 0
     told = capsys.readouterr()
@@ -437,7 +439,7 @@ def test_no_secret_leaves_the_machine(
 ) -> None:
     """Neither the key, nor its password, nor the registry's is in what is said, what is published, or the store."""
     project = proven_project(tmp_path / "project")
-    encrypted = new_signer().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"0pen-key"))
+    encrypted = new_key().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"0pen-key"))
     login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     for name, value in {
         "THE_KEY": encrypted.decode(),
@@ -495,7 +497,7 @@ def _other_image(enemy: Enemy) -> Descriptor:
 
 
 def _swap(kind: str) -> Callable[[Enemy, Path], None]:
-    """Attach what the key signed of another image."""
+    """Attach what the publisher signed of another image."""
 
     def swap(enemy: Enemy, _: Path) -> None:
         other = _other_image(enemy).digest.removeprefix("sha256:")
@@ -541,11 +543,11 @@ def _wrap(change: Callable[[dict[str, Any]], object], kind: str = TEST_RESULT) -
 
 
 def _signed(change: Callable[[dict[str, Any]], object], kind: str = TEST_RESULT) -> Callable[[Enemy, Path], None]:
-    """Change a statement that the right key signs: a key may have signed anything."""
+    """Change a statement that the publisher signs: a signer may have signed anything."""
     return lambda enemy, _: enemy.resign(kind, change)
 
 
-def _all_by_another_key(enemy: Enemy, _: Path) -> None:
+def _all_by_another(enemy: Enemy, _: Path) -> None:
     for kind in (SIGNATURE, SBOM, PROVENANCE, TEST_RESULT):
         enemy.resign(kind, lambda _: None, new_signer())
 
@@ -553,7 +555,8 @@ def _all_by_another_key(enemy: Enemy, _: Path) -> None:
 def _sign_the_payload_alone(enemy: Enemy, _: Path) -> None:
     def change(bundle: dict[str, Any]) -> None:
         envelope = bundle["dsseEnvelope"]
-        signature = enemy.signer.sign(base64.b64decode(envelope["payload"]))
+        key = enemy.signer.key if isinstance(enemy.signer, KeySigner) else new_key()
+        signature = key.sign(base64.b64decode(envelope["payload"]))
         envelope["signatures"][0]["sig"] = base64.b64encode(signature).decode()
 
     enemy.change_bundle(TEST_RESULT, change)
@@ -608,7 +611,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Enemy, Path], None], str]] = {
     "the verdict of another image": (_swap(TEST_RESULT), "no verdict"),
     "the signature of another image": (_swap(SIGNATURE), "no signature"),
     "an attestation that is attached to another image": (_list_anothers, "no SBOM"),
-    "all signed by another key": (_all_by_another_key, "no signature"),
+    "all signed by another": (_all_by_another, "no signature"),
     "another predicate type": (_signed(lambda plain: plain.update(predicateType="https://x/v1")), "no verdict"),
     "the signature taken away": (lambda enemy, _: enemy.remove(SIGNATURE), "no signature"),
     "the SBOM taken away": (lambda enemy, _: enemy.remove(SBOM), "no SBOM"),
@@ -660,6 +663,7 @@ def storage(data: Path) -> Iterator[Path]:
             path.write_bytes(content)
 
 
+@pytest.mark.parametrize("signer", ["key", "identity"], indirect=True)
 @pytest.mark.parametrize("name", TAMPERINGS)
 def test_an_image_is_refused_after(name: str, enemy: Enemy, storage: Path) -> None:
     tamper, sentence = TAMPERINGS[name]

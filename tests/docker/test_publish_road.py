@@ -63,11 +63,11 @@ def test_an_image_goes_from_its_recipe_to_the_engine_of_a_stranger(
         published = publish_recipe(project.source, repository, signer, without)
         target = Repository(registry=host, name="prod/stacks")
         clean = replace(without, store=Store(tmp_path / "clean"))
-        promote_image(str(repository.at(NAME)), str(target), signer.public, Policy(), clean)
+        promote_image(str(repository.at(NAME)), str(target), signer.proof, Policy(), clean)
         with RegistryClient(settings_from({})) as client:
             shelf = RegistryShelf(client=client, repository=target)
             manifest = client.manifest(target.at(NAME))
-            report = examine_image(shelf, NAME, manifest, signer.public, Policy(target="rtx-pro-6000")).report
+            report = examine_image(shelf, NAME, manifest, signer.proof, Policy(target="rtx-pro-6000")).report
         assert (report.result, report.digest) == ("verified", published.digest)
         reference = f"{target}@{report.digest}"
         connection = docker.from_env()

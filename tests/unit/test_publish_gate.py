@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,12 +20,11 @@ from builder.recipe.workspace import workspace_of
 from builder.registry.reference import Repository
 from builder.verify.verdict import Check
 from tests.fake_registry import FakeRegistry, running
-from tests.publication import image_of, new_signer, prove, proven_project, put_image
+from tests.publication import image_of, new_key, prove, proven_project, put_image
 from tests.workshop import RECIPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.workshop import Project
 
@@ -151,7 +151,7 @@ def test_nothing_is_published_that_is_not_proven(
     with pytest.raises(NotVerifiedError, match=sentence):
         proven_image(project.source, project.store)
     monkeypatch.setenv("ENVBUILD_STORE", str(project.store.root))
-    monkeypatch.setenv("KEY", new_signer_pem())
+    monkeypatch.setenv("KEY", new_key_pem())
     place = str(Repository(registry=registry.host, name="a/b"))
     for more in ([], ["--move-back"]):
         assert run(["publish", str(project.source.path), "--to", place, "--key", "env:KEY", "--json", *more]) == 10
@@ -159,8 +159,8 @@ def test_nothing_is_published_that_is_not_proven(
     assert registry.log == []
 
 
-def new_signer_pem() -> str:
-    return new_signer().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+def new_key_pem() -> str:
+    return new_key().key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
 
 def test_the_tags_say_what_is_in_the_image(project: Project) -> None:
@@ -193,11 +193,21 @@ def test_a_long_name_leaves_room_for_lock_and_image(tmp_path: Path) -> None:
     assert fixed_tag(long).endswith(f"-{image.lock.digest[:12]}-{image.digest[7:15]}")
 
 
+QUICKSTART = str(Path(__file__).parents[2] / "recipes" / "quickstart.yaml")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["publish", "r.yaml", "--to", "a/b"], "which key signs?"),
-        (["verify", "reg.example/a:1"], "--key"),
+        (["publish", QUICKSTART, "--to", "reg.example/b"], "who signs?"),
+        (["publish", QUICKSTART, "--to", "reg.example/b", "--key", "k", "--keyless"], "--key and --keyless exclude"),
+        (["publish", QUICKSTART, "--to", "reg.example/b", "--key", "k", "--trust-config", "c"], "with --keyless"),
+        (["verify", "reg.example/a:1"], "who must have signed it?"),
+        (["verify", "reg.example/a:1", "--identity", "a@b.c"], "give both --identity and --issuer"),
+        (["verify", "reg.example/a:1", "--identity", "", "--issuer", "https://x"], "give both --identity and --issuer"),
+        (["promote", "reg.example/a:1", "reg.example/b", "--issuer", "https://x"], "give both --identity and --issuer"),
+        (["verify", "reg.example/a:1", "--key", "env:PUB", "--identity", "a@b.c"], "--key excludes --identity"),
+        (["verify", "reg.example/a:1", "--key", "env:PUB", "--trust-root", "r"], "--key excludes --identity"),
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--level", "nice"], "'nice' is none"),
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--target", "rtx"], "no GPU 'rtx' is known"),
         (["verify", "reg.example/a:1", "--key", "env:PUB", "--max-age", "soon"], "'soon' is no age"),
@@ -212,7 +222,7 @@ def test_a_wrong_line_is_refused_with_a_sentence(
     arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("ENVBUILD_SIGNING_KEY", raising=False)
-    monkeypatch.setenv("PUB", new_signer().public.pem)
+    monkeypatch.setenv("PUB", new_key().public.pem)
     assert run(arguments) == 2
     assert sentence in capsys.readouterr().err
 
@@ -224,6 +234,7 @@ level: [static]
 levels: [statick, cpu-decode]
 max-age: soon
 waivers: R05
+signer: {identity: someone@example.org, issuers: "https://x"}
 """
 COMPLAINTS = (
     r"2:1: target: no GPU 'rtx-pro-600' is known \(did you mean rtx-pro-6000",
@@ -231,6 +242,8 @@ COMPLAINTS = (
     r"4:10: levels\.0: 'statick' is not one of static, .*\(did you mean static\?\)",
     r"5:1: max-age: 'soon' is no age: write hours, days or weeks: 12h, 30d, 4w",
     r"6:1: waivers: a list is needed",
+    r"7:1: signer\.issuer: missing: the address of the OIDC issuer",
+    r"7:41: signer\.issuers: unknown key \(did you mean issuer\?\)",
 )
 
 
@@ -239,7 +252,7 @@ def test_a_policy_is_told_all_its_faults_as_a_recipe_is(
 ) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(POLICY)
-    monkeypatch.setenv("PUB", new_signer().public.pem)
+    monkeypatch.setenv("PUB", new_key().public.pem)
     assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(path)]) == 3
     lines = capsys.readouterr().err.splitlines()
     found = [line.partition(f"{path}:")[2] for line in lines if f"{path}:" in line]
@@ -262,7 +275,7 @@ def test_what_is_no_policy_is_refused_with_its_place(
 ) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(text)
-    monkeypatch.setenv("PUB", new_signer().public.pem)
+    monkeypatch.setenv("PUB", new_key().public.pem)
     assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(path)]) == 3
     assert f"{path}{sentence}" in capsys.readouterr().err
 
@@ -271,7 +284,7 @@ def test_a_policy_that_is_not_there_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "policy.yaml").touch()
-    monkeypatch.setenv("PUB", new_signer().public.pem)
+    monkeypatch.setenv("PUB", new_key().public.pem)
     assert run(["verify", "reg.example/a:1", "--key", "env:PUB", "--policy", str(tmp_path / "polcy.yaml")]) == 2
     said = capsys.readouterr().err
     assert "polcy.yaml: no such policy" in said

@@ -21,7 +21,7 @@ from nacl.secret import SecretBox
 
 from builder.errors import EnvbuildError, InvalidDocumentError, UsageError
 from builder.publish.envelope import PAYLOAD_TYPE, Envelope, UnprovenError, read_envelope, seal, signed_bytes
-from builder.publish.keys import KeySigner, load_public_key, load_signer
+from builder.publish.keys import LoadedKey, load_public_key, load_secret_key
 from builder.publish.statements import Statement, read_statement
 from builder.publish.token import read_uri
 
@@ -43,14 +43,14 @@ def test_what_a_key_signs_its_public_half_proves_and_no_other(
     key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, tmp_path: Path
 ) -> None:
     (tmp_path / "key").write_text(pem(key))
-    signer = load_signer(str(tmp_path / "key"), {})
+    signer = load_secret_key(str(tmp_path / "key"), {})
     (tmp_path / "pub").write_text(signer.public.pem)
     public = load_public_key(str(tmp_path / "pub"), {})
     signature = signer.sign(b"data")
     assert public.proves(signature, b"data")
     assert not public.proves(signature, b"date")
     assert not public.proves(signature[:-1], b"data")
-    other = KeySigner(ED25519 if key is P256 else P256)
+    other = LoadedKey(ED25519 if key is P256 else P256)
     assert not other.public.proves(signature, b"data")
     assert public.fingerprint != other.public.fingerprint
 
@@ -58,7 +58,7 @@ def test_what_a_key_signs_its_public_half_proves_and_no_other(
 def test_a_key_may_be_in_the_environment_and_encrypted() -> None:
     text = pem(P256, BestAvailableEncryption(b"open sesame"))
     environment = {"KEY": text, "ENVBUILD_KEY_PASSWORD": "open sesame"}
-    signer = load_signer("env:KEY", environment)
+    signer = load_secret_key("env:KEY", environment)
     assert load_public_key("env:PUB", {"PUB": signer.public.pem}).proves(signer.sign(b"x"), b"x")
 
 
@@ -68,7 +68,7 @@ def test_the_documented_commands_make_a_key_that_signs(tmp_path: Path) -> None:
         " && openssl pkey -in envbuild.key -pubout -out envbuild.pub"
     )
     subprocess.run(["sh", "-c", commands], check=True, cwd=tmp_path, capture_output=True)
-    signer = load_signer(str(tmp_path / "envbuild.key"), {})
+    signer = load_secret_key(str(tmp_path / "envbuild.key"), {})
     assert load_public_key(str(tmp_path / "envbuild.pub"), {}).proves(signer.sign(b"x"), b"x")
 
 
@@ -105,7 +105,7 @@ def test_a_key_that_cannot_sign_is_named_and_never_shown(
     text: str, environment: dict[str, str], error: type[EnvbuildError], sentence: str
 ) -> None:
     with pytest.raises(error, match=sentence) as caught:
-        load_signer(text, environment)
+        load_secret_key(text, environment)
     said = f"{caught.value.message} {caught.value.remedy} {caught.value.__cause__} {caught.value!r}"
     assert "s3cret" not in said
 
@@ -129,10 +129,10 @@ def of_cosign() -> bytes:
 
 @pytest.mark.parametrize("variable", ["ENVBUILD_KEY_PASSWORD", "COSIGN_PASSWORD"])
 def test_a_key_of_cosign_opens_with_its_password(variable: str, of_cosign: bytes) -> None:
-    signer = load_signer("env:KEY", {"KEY": of_cosign.decode(), variable: "0pen"})
-    assert KeySigner(P256).public.proves(signer.sign(b"x"), b"x")
+    signer = load_secret_key("env:KEY", {"KEY": of_cosign.decode(), variable: "0pen"})
+    assert LoadedKey(P256).public.proves(signer.sign(b"x"), b"x")
     with pytest.raises(InvalidDocumentError, match="env:KEY does not open with this password"):
-        load_signer("env:KEY", {"KEY": of_cosign.decode(), variable: "other"})
+        load_secret_key("env:KEY", {"KEY": of_cosign.decode(), variable: "other"})
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_key_of_cosign_that_is_damaged_is_named(of_cosign: bytes, old: bytes, 
     changed = base64.encodebytes(base64.b64decode(b"".join(lines)).replace(old, new))
     damaged = b"\n".join([head, changed.strip(), foot])
     with pytest.raises(InvalidDocumentError, match=sentence):
-        load_signer("env:KEY", {"KEY": damaged.decode(), "COSIGN_PASSWORD": "0pen"})
+        load_secret_key("env:KEY", {"KEY": damaged.decode(), "COSIGN_PASSWORD": "0pen"})
 
 
 def test_a_private_key_is_not_taken_for_a_public_one() -> None:
@@ -160,7 +160,7 @@ def test_a_private_key_is_not_taken_for_a_public_one() -> None:
 
 
 def test_a_signer_shows_no_secret() -> None:
-    assert repr(KeySigner(P256)) == "KeySigner()"
+    assert repr(LoadedKey(P256)) == "LoadedKey()"
 
 
 def test_the_attributes_of_a_token_are_read_from_its_uri() -> None:
@@ -180,7 +180,7 @@ def test_what_is_signed_of_an_envelope_is_its_type_and_its_payload() -> None:
 
 
 def test_an_envelope_is_read_as_it_was_written() -> None:
-    signer = KeySigner(P256)
+    signer = LoadedKey(P256)
     envelope = seal(b'{"a":1}', signer)
     assert read_envelope(envelope.to_plain()) == envelope
     assert envelope.is_proven_by(signer.public)

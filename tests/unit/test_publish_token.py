@@ -12,7 +12,7 @@ import pytest
 from pkcs11.util.ec import encode_named_curve_parameters
 
 from builder.errors import InvalidDocumentError
-from builder.publish.keys import load_signer
+from builder.publish.keys import load_secret_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,14 +47,14 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_what_a_token_signs_its_public_key_proves(uri: str) -> None:
-    signer = load_signer(uri, {"ENVBUILD_KEY_PASSWORD": PIN})
+    signer = load_secret_key(uri, {"ENVBUILD_KEY_PASSWORD": PIN})
     assert signer.public.proves(signer.sign(b"data"), b"data")
     assert not signer.public.proves(signer.sign(b"data"), b"date")
 
 
 def test_the_pin_may_be_in_a_file(uri: str, tmp_path: Path) -> None:
     (tmp_path / "pin").write_text(f"{PIN}\n")
-    signer = load_signer(f"{uri}&pin-source=file:{tmp_path / 'pin'}", {})
+    signer = load_secret_key(f"{uri}&pin-source=file:{tmp_path / 'pin'}", {})
     assert signer.public.proves(signer.sign(b"data"), b"data")
 
 
@@ -72,5 +72,5 @@ def test_a_token_that_does_not_sign_is_named_and_the_pin_is_not(
     uri: str, old: str, new: str, pin: str, sentence: str
 ) -> None:
     with pytest.raises(InvalidDocumentError, match=sentence) as caught:
-        load_signer(uri.replace(old, new), {"ENVBUILD_KEY_PASSWORD": pin})
+        load_secret_key(uri.replace(old, new), {"ENVBUILD_KEY_PASSWORD": pin})
     assert pin not in f"{caught.value.message} {caught.value.remedy}"

@@ -160,6 +160,9 @@ def test_publishing_proves_first_and_publishes_nothing_that_is_not_good(tmp_path
     assert calls.read_text() == "make --locked recipes/x.yaml\n"
     assert stack("publish", "recipes/x.yaml", "r.example/s", cwd=tmp_path, ENVBUILD=str(fake), MADE="0").returncode == 0
     assert calls.read_text().splitlines()[2] == "publish recipes/x.yaml --to r.example/s"
+    more = ("recipes/x.yaml", "r.example/s", "--keyless")
+    assert stack("publish", *more, cwd=tmp_path, ENVBUILD=str(fake), MADE="0").returncode == 0
+    assert calls.read_text().splitlines()[4] == "publish recipes/x.yaml --to r.example/s --keyless"
 
 
 def test_a_new_lock_is_proposed_as_one_commit_with_its_words(tmp_path: Path) -> None:
