@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from builder.build.layers import (
     layer_key,
     make_layers,
 )
-from builder.build.papers import image_papers, papers_key
+from builder.build.papers import image_papers
 from builder.build.tarlayer import Blob
 from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from builder.build.image import Image
     from builder.build.layerplan import LayerPlan
-    from builder.build.tarlayer import File
     from builder.build.wheelfile import WheelLayout
     from builder.build.wheels import BuiltWheel
     from builder.engine import Engine
@@ -50,7 +49,8 @@ if TYPE_CHECKING:
 class ImagePlan:
     """Everything that goes into an image, which `key` covers, and the tag that it gets in the local engine.
 
-    `base_layers` are those of a base that is an image of a registry; a bootstrapped base is known by its key alone.
+    `base_layers` are those of a base that is an image of a registry; a bootstrapped base is known by its key alone. The
+    papers are made of `recipe` and `lock`, which takes a while, so only where layers are.
     """
 
     name: str
@@ -58,14 +58,15 @@ class ImagePlan:
     wheels: tuple[WheelInput, ...]
     terms: LayerTerms
     settings: ImageSettings
-    papers: tuple[File, ...]
+    recipe: Recipe
+    lock: Lock
     stack: tuple[str, ...]
     base_layers: tuple[Layer, ...] = ()
     tag: str = "latest"
 
     def layers(self, layouts: Iterable[WheelLayout]) -> tuple[LayerPlan, ...]:
         """Return the layers to make of the wheels' layouts."""
-        return plan_layers(layouts, self.papers, self.stack)
+        return plan_layers(layouts, image_papers(self.recipe, self.lock), self.stack)
 
     @property
     def key(self) -> str:
@@ -80,7 +81,7 @@ class ImagePlan:
                 "epoch": self.settings.epoch,
                 "environment": dict(self.settings.environment),
                 "labels": dict(self.settings.labels),
-                "papers": papers_key(self.papers),
+                "papers": [self.recipe.to_plain(), self.lock.digest],
                 "stack": list(self.stack),
             }
         )
@@ -95,13 +96,15 @@ class ImagePlan:
 class BuiltImage:
     """An image that the engine has: its local tag, its id (the config's digest), its digest in any registry.
 
-    `installed` are the names and versions of all its distributions.
+    `installed` are the names and versions of all its distributions, `places` the diff ids of the layers that hold them,
+    by name in normal form.
     """
 
     reference: str
     image_id: str
     manifest_digest: str
     installed: tuple[tuple[str, str], ...]
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_image(
@@ -136,7 +139,8 @@ def plan_image(
             labels=image_labels(recipe, lock),
             workdir="/" if lock.file.base else None,
         ),
-        papers=image_papers(recipe, lock),
+        recipe=recipe,
+        lock=lock,
         stack=tuple(sorted(map(canonicalize_name, recipe.stack))),
         base_layers=image_layers(lock.file.base) if lock.file.base else (),
     )
@@ -187,6 +191,11 @@ def build_image(
             for layout in layouts
             if layout.sources(plan.terms.venv)
         ],
+        "places": {
+            canonicalize_name(layout.wheel.name): layer.blob.diff_id
+            for item, layer in zip(plans, layers, strict=True)
+            for layout in item.layouts
+        },
     }
     store.keep_result("image", plan.key, record)
     return _built(plan, record)
@@ -263,4 +272,5 @@ def _built(plan: ImagePlan, record: Mapping[str, Any]) -> BuiltImage:
         image_id=record["image_id"],
         manifest_digest=record["manifest_digest"],
         installed=tuple((wheel.name, wheel.version) for wheel in plan.wheels),
+        places=record["places"],
     )
