@@ -27,8 +27,8 @@ _UNITS = {"m": 1 << 20, "g": 1 << 30}
 class Subject:
     """What is proven: an image in the engine, what it must hold, and the GPU that it is for.
 
-    `driver_cuda` is the CUDA version of the oldest driver that the recipe allows, None if it says none. `places` are the
-    diff ids of its layers by the distribution that they hold; with `again` nothing is taken from an earlier proof.
+    `driver_cuda` is the CUDA version of the oldest driver that the recipe allows, None if it says none. `places` are
+    the diff ids of its layers by the distribution that they hold; `again`: nothing is taken from an earlier proof.
     """
 
     recipe: str

@@ -114,8 +114,8 @@ class SeenImport(Document):
 class StaticReport(Document):
     """What the probe saw. `others` are distributions outside the folders of the locked ones.
 
-    `bare` are the cubins and PTX files of each distribution, `markers` the image's Python (PEP 508). `facts` are what the
-    probe wants to be told when it sees a distribution in the same layer again, None where a file is not as recorded.
+    `bare` are the cubins and PTX files of each distribution, `markers` the image's Python (PEP 508). `facts` are what
+    the probe wants to be told when it sees a distribution in the same layer again, None if a file is not as recorded.
     """
 
     distributions: tuple[SeenDistribution, ...]

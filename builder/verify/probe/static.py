@@ -62,7 +62,9 @@ def read_all(
     recalled = [recall(one, known.get(one.name)) for one in distributions]
     unread = [one.recorded or () for one, files in zip(distributions, recalled, strict=True) if files is None]
     files = [file for recorded in unread for file in recorded]
-    progress(f"reading {len(files)} files of {len(unread)} distributions; of {len(recalled) - len(unread)} all is known")
+    progress(
+        f"reading {len(files)} files of {len(unread)} distributions; of {len(recalled) - len(unread)} all is known"
+    )
     answers = iter(look_at(files, gpu))
     seen = [
         list(itertools.islice(answers, len(one.recorded or ()))) if files is None else files
