@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from byte_code import write_byte_code
+
 from builder.build.layers import base_tag
 from builder.document import sha256_file
 from builder.matrix.engines import connect_to
@@ -84,7 +86,7 @@ class Took:
 def envbuild(project: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """Start envbuild in a project as a person does."""
     command = [sys.executable, "-c", "from builder.cli import main; main()", *arguments]
-    return subprocess.Popen(command, cwd=project, env={**os.environ, "PYTHONPATH": str(PROJECT)})
+    return subprocess.Popen(command, cwd=project)
 
 
 def timed(project: Path, *arguments: str, dies: SecondEngine | None = None) -> Took:
@@ -208,6 +210,7 @@ def main() -> None:
     below, own = ROOM[arguments.kind]
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         expect_room({Path(name): below, Path(connect_to(FIRST, settings_from({})).facts().root): own})
+        write_byte_code(Path(name))
         if arguments.kill:
             took = on_two_engines(arguments.kind, Path(name), kill=True)
             print(f"one of two engines was killed: all verdicts arrived, after {took.seconds:.0f} s")
