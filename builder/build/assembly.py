@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
+from builder.build.ahead import Ahead
 from builder.build.bytecode import byte_code_key
 from builder.build.environment import image_environment, image_labels
 from builder.build.image import ImageSettings, Layer, assemble, load_image
@@ -166,18 +167,21 @@ def build_image(
     """Make the layers that are missing, assemble the image, load it into the engine and record it."""
     layouts = _layouts(plan, store)
     plans, codec = plan.layers(layouts), plan.terms.codec
-    layers = make_layers(
-        plans,
-        base=base,
-        terms=plan.terms,
-        engine=engine,
-        store=store,
-        on_progress=on_progress,
-        share=share,
-    )
-    image = assemble((*base, *layers), plan.settings)
-    on_progress("loading into the engine")
-    load_image(image, plan.reference, engine=engine, store=store)
+    with Ahead(plan.key, plan.settings.epoch, engine=engine, store=store) as ahead:
+        layers = make_layers(
+            plans,
+            base=base,
+            terms=plan.terms,
+            engine=engine,
+            store=store,
+            on_progress=on_progress,
+            share=share,
+            on_finished=ahead.take,
+        )
+        image = assemble((*base, *layers), plan.settings)
+        on_progress("loading into the engine")
+        ahead.finish()
+        load_image(image, plan.reference, engine=engine, store=store)
     record = {
         "reference": plan.reference,
         "image_id": image.config_digest,
