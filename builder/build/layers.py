@@ -205,11 +205,16 @@ def _job(plan: LayerPlan, key: str, terms: LayerTerms, byte_code: dict[str, Path
 
 
 def _run_jobs(jobs: list[_LayerJob], on_progress: Callable[[str], None]) -> Iterator[str]:
-    size = sum(layout.size for job in jobs for layout in job.plan.layouts)
-    titles = _in_parallel(jobs) if size >= PARALLEL else map(_make_layer, jobs)
+    # The largest first, so that no core waits at the end for one that began late; but what is no wheel, in a moment.
+    ordered = sorted(jobs, key=lambda job: (bool(job.plan.layouts), -_size(job)))
+    titles = _in_parallel(ordered) if sum(map(_size, jobs)) >= PARALLEL else map(_make_layer, ordered)
     for number, title in enumerate(titles, start=1):
         on_progress(f"layer of {title} ({number} of {len(jobs)})")
         yield title
+
+
+def _size(job: _LayerJob) -> int:
+    return sum(layout.size for layout in job.plan.layouts)
 
 
 def _in_parallel(jobs: list[_LayerJob]) -> Iterator[str]:

@@ -239,6 +239,14 @@ def test_the_layers_that_are_finished_are_told_from_the_bottom(tmp_path: Path, w
     assert told == [(world.base, *layers)]
 
 
+@pytest.mark.parametrize("large", ["foo", "bar"])
+def test_the_largest_layer_is_made_first(tmp_path: Path, world: World, large: str) -> None:
+    sources = {name: b"#" * (1000 if name == large else 10) for name in ("foo", "bar")}
+    world.make([layout(tmp_path, name, source) for name, source in sources.items()])
+    titles = [text.split()[2] for text in world.said if text.startswith("layer of")]
+    assert titles == ["environment", large, next(name for name in sources if name != large)]
+
+
 def test_another_clock_makes_new_layers_from_the_same_byte_code(tmp_path: Path, world: World) -> None:
     first = world.make([layout(tmp_path)])
     second = world.make([layout(tmp_path)], epoch=EPOCH + 1)
