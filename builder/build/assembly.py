@@ -222,7 +222,7 @@ def find_image(plan: ImagePlan, store: Store) -> Image | None:
 
 def has_packages(plan: ImagePlan, store: Store) -> bool:
     """Whether the layers of all packages are in the store: what is left of the image is made in moments."""
-    plans = [item for item in plan.layers(_layouts(plan, store)) if not item.papers]
+    plans = plan_layers(_layouts(plan, store), stack=plan.stack)
     return None not in find_layers(plans, plan.terms, store)
 
 

@@ -7,7 +7,7 @@ here no layer hides a file of another. So what was read of a distribution holds 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder.verify.grounds import suite_digest
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from builder.store import Store
 
 KIND = "read"
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """The facts of an image's layers; `places` are the diff ids of the layers by the distribution that they hold.
+    """The facts of an image's layers, as the probe packs them, by distribution.
 
-    With `again` nothing is recalled: every file is read. What is read is kept all the same.
+    `places` are the diff ids of the layers by the distribution that they hold. With `again` nothing is recalled: every
+    file is read. What is read is kept all the same.
     """
 
     store: Store
     places: Mapping[str, str] = field(default_factory=dict)
     again: bool = False
 
-    def recall(self, gpu: str) -> dict[str, Facts]:
+    def recall(self, gpu: str) -> dict[str, str]:
         """Return what is known of each distribution for a GPU, as these checks saw it."""
         if self.again:
             return {}
         records = {diff_id: self._record(diff_id).get(gpu, {}) for diff_id in set(self.places.values())}
         return {name: records[diff_id][name] for name, diff_id in self.places.items() if name in records[diff_id]}
 
-    def keep(self, facts: Mapping[str, Facts | None], gpu: str) -> None:
+    def keep(self, facts: Mapping[str, str | None], gpu: str) -> None:
         """Keep what was seen of each distribution; None, what is not as its wheel recorded it, is read again."""
         for diff_id in sorted(set(self.places.values())):
             seen = {name: told for name, told in facts.items() if told and self.places.get(name) == diff_id}
@@ -48,10 +48,10 @@ class Known:
                     value = {"suite": suite_digest(), "gpus": {**record, gpu: seen}}
                     self.store.keep_result(KIND, _key(diff_id), value)
 
-    def _record(self, diff_id: str) -> dict[str, dict[str, Facts]]:
+    def _record(self, diff_id: str) -> dict[str, dict[str, str]]:
         """Return what is kept of a layer by GPU; what other checks saw counts for nothing."""
         record = self.store.result(KIND, _key(diff_id)) or {}
-        gpus: dict[str, dict[str, Facts]] = record["gpus"] if record.get("suite") == suite_digest() else {}
+        gpus: dict[str, dict[str, str]] = record["gpus"] if record.get("suite") == suite_digest() else {}
         return gpus
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from builder.document import Document
 
@@ -126,7 +126,7 @@ class StaticReport(Document):
     markers: dict[str, str]
     imports: tuple[SeenImport, ...]
     serve: SeenOptions | None
-    facts: dict[str, dict[str, Any] | None]
+    facts: dict[str, str | None]
 
 
 def first_of(problems: Sequence[str]) -> str:

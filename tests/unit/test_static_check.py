@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from builder.recipe.model import Serve
 from builder.recipe.targets import find_target
 from builder.store import Store
 from builder.verify.place import FOLDER, InImage
+from builder.verify.probe.files import Distribution, RecordedFile, SeenFile, facts_of
 from builder.verify.static import static_checks
 from tests.fakes import FakeEngine
 from tests.wheels import record_line
@@ -483,6 +485,22 @@ def test_a_layer_that_was_seen_before_is_not_read_again_and_gives_the_same_check
         return [check.model_copy(update={"figures": {**check.figures, "recalled": None}}) for check in checks.values()]
 
     assert told(again) == told(first)
+
+
+def test_facts_of_thousands_of_cubins_leave_room_in_the_report(environment: Environment) -> None:
+    cubins = {f"cubins/{'of_a_long_name_' * 8}{number}.cubin": fatbin("sm_120a") for number in range(300)}
+    environment.install("cubins", {**cubins, "cubins/k.so": fatbin("sm_120a")})
+    environment.check()
+    report = json.loads(environment.last.stdout.splitlines()[-1])
+    assert len(report["facts"]["cubins"]) < 100 * len(cubins)
+
+
+@pytest.mark.parametrize(("unread", "kept"), [(0, True), (1, False)])
+def test_what_this_image_could_not_unpack_is_looked_at_in_every_image(tmp_path: Path, unread: int, kept: bool) -> None:
+    file = RecordedFile("torch", tmp_path, "k.so", None)
+    one = Distribution(name="torch", version="1.0", folder=tmp_path, recorded=(file,), digest="0")
+    seen = SeenFile(file=file, is_elf=True, library={"codes": {}, "unread": unread})
+    assert (facts_of(one, [seen]) is not None) == kept
 
 
 @pytest.mark.parametrize("data", [b"V = 10\n", b""])

@@ -8,9 +8,11 @@ import csv
 import dataclasses
 import hashlib
 import importlib.metadata
+import json
 import os
 import re
 import stat
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -135,20 +137,29 @@ def look_at(files: Sequence[RecordedFile], gpu: Gpu) -> list[SeenFile]:
     return [answers[index] for index in range(len(files))]
 
 
-def facts_of(one: Distribution, seen: Sequence[SeenFile]) -> dict[str, Any] | None:
-    """Return what `recall` needs of a distribution's files; None where one of them is not as recorded."""
-    if one.recorded is None or any(file.problem for file in seen):
+def facts_of(one: Distribution, seen: Sequence[SeenFile]) -> str | None:
+    """Return what `recall` needs of a distribution's files, a function of their bytes alone.
+
+    None where a file is not as recorded, or where cubins could not be unpacked with the libraries of this image. It is
+    packed: a report has room for some megabytes, and there are packages with thousands of cubins.
+    """
+    unsure = any(file.problem or (file.library and file.library.get("unread")) for file in seen)
+    if one.recorded is None or unsure:
         return None
     told = {file.file.name: [file.is_elf, file.is_bare, file.library] for file in seen if file.is_elf or file.library}
-    return {"record": one.digest, "files": told}
+    text = json.dumps({"record": one.digest, "files": told})
+    return base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def recall(one: Distribution, facts: dict[str, Any] | None) -> list[SeenFile] | None:
+def recall(one: Distribution, packed: str | None) -> list[SeenFile] | None:
     """Return the files of a distribution as facts tell of them, without reading any.
 
     None if these are facts of another RECORD, or if a file is missing or has another size than its RECORD says.
     """
-    if one.recorded is None or facts is None or facts["record"] != one.digest:
+    if one.recorded is None or packed is None:
+        return None
+    facts = json.loads(zlib.decompress(base64.b64decode(packed)))
+    if facts["record"] != one.digest:
         return None
     seen = []
     for file in one.recorded:

@@ -54,9 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     sys.stdout.write("\n" + json.dumps(report) + "\n")
 
 
-def read_all(
-    distributions: Sequence[Distribution], gpu: Gpu, known: Mapping[str, dict[str, Any]]
-) -> list[list[SeenFile]]:
+def read_all(distributions: Sequence[Distribution], gpu: Gpu, known: Mapping[str, str]) -> list[list[SeenFile]]:
     """Read the files of each of these distributions, but for those that facts are `known` of, by distribution."""
     start = time.monotonic()
     recalled = [recall(one, known.get(one.name)) for one in distributions]
