@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from byte_code import write_byte_code
 from image_bench import MARK, PINS, Bench, devel_image, pip_wheel, prepare
 
 from builder.build.compression import GZIP
@@ -185,6 +186,7 @@ def again(bench: Bench) -> Iterator[dict[str, Any]]:
 
 def measure(folder: Path, toolkit: Path | None, wanted: Collection[str]) -> Iterator[dict[str, Any]]:
     """Measure what is wanted, each once, in one run."""
+    write_byte_code(folder)
     bench = Bench(folder=folder, tools=State().tools())
     try:
         prepare(bench, toolkit)

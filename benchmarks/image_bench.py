@@ -82,7 +82,7 @@ class Bench:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "ENVBUILD_STORE": str(self.tools.store.root), "PYTHONPATH": str(PROJECT)}
+        return {**os.environ, "ENVBUILD_STORE": str(self.tools.store.root)}
 
     def recipe(self, number: int) -> Path:
         return self.folder / "recipes" / f"{MARK}-{number}.yaml"

@@ -1,9 +1,10 @@
 """How long a matrix of twelve cells takes on two engines of this machine, against one cold cell of it.
 
 Two are refused, two bad, eight good. `tiny` are stacks of a few files; `quickstart` is the recipe of that name with six
-versions of Transformers for two GPUs, which needs root, a network, 22 GB of disk below --folder and some 20 minutes.
-Each side begins with an empty store; uv's cache, and what the machine's own engine has, serve both alike. With --kill
-the second engine dies in the middle: nothing is measured, all verdicts must be there.
+versions of Transformers for two GPUs, which needs root, a network, room on the disks (`ROOM`; it says what is missing
+before it begins) and some 20 minutes. Each side begins with an empty store; uv's cache, and what the machine's own
+engine has, serve both alike. With --kill the second engine dies in the middle: nothing is measured, all verdicts must
+be there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from byte_code import write_byte_code
+
 from builder.build.layers import base_tag
 from builder.document import sha256_file
 from builder.matrix.engines import connect_to
@@ -32,7 +35,7 @@ from tests.grid_project import NAME, grid_project
 from tests.workshop import make_rootfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 GOAL = 2.5
 FIRST = "unix:///var/run/docker.sock"
@@ -52,7 +55,24 @@ expect:
     reason: this Transformers rotates GLM-5's positions half-split
 """
 CELLS = {"tiny": "2.9.1_1.0_rtx-pro-6000", "quickstart": "5.24.0_rtx-pro-6000"}
+ROOM = {"tiny": (2, 1), "quickstart": (24, 12)}  # GB below --folder (store, second engine), and of the first engine
 STATES = {"refused": 2, "bad": 2, "good": 8}
+
+
+def expect_room(needed: Mapping[Path, int]) -> None:
+    """Say how much room the disks of these folders have and how much is needed, in GB; end this where it is too little.
+
+    Folders on one disk need their room together.
+    """
+    disks: dict[int, dict[Path, int]] = {}
+    for folder, room in needed.items():
+        disks.setdefault(folder.stat().st_dev, {})[folder] = room
+    for folders in disks.values():
+        free, wanted = shutil.disk_usage(next(iter(folders))).free / 1e9, sum(folders.values())
+        text = f"{' and '.join(map(str, folders))}: {free:.0f} GB are free, {wanted} GB are needed"
+        if free < wanted:
+            sys.exit(f"{text}; give --folder a place on another disk, or make room (`docker system df`, `envbuild gc`)")
+        print(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +86,7 @@ class Took:
 def envbuild(project: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """Start envbuild in a project as a person does."""
     command = [sys.executable, "-c", "from builder.cli import main; main()", *arguments]
-    return subprocess.Popen(command, cwd=project, env={**os.environ, "PYTHONPATH": str(PROJECT)})
+    return subprocess.Popen(command, cwd=project)
 
 
 def timed(project: Path, *arguments: str, dies: SecondEngine | None = None) -> Took:
@@ -187,7 +207,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where stores and the second engine's data are (default: /tmp)")
     parser.add_argument("--kill", action="store_true", help="kill the second engine in the middle, measure nothing")
     arguments = parser.parse_args()
+    below, own = ROOM[arguments.kind]
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        expect_room({Path(name): below, Path(connect_to(FIRST, settings_from({})).facts().root): own})
+        write_byte_code(Path(name))
         if arguments.kill:
             took = on_two_engines(arguments.kind, Path(name), kill=True)
             print(f"one of two engines was killed: all verdicts arrived, after {took.seconds:.0f} s")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
+from builder.build.ahead import Ahead
 from builder.build.bytecode import byte_code_key
 from builder.build.environment import image_environment, image_labels
 from builder.build.image import ImageSettings, Layer, assemble, load_image
@@ -22,7 +23,7 @@ from builder.build.layers import (
     layer_key,
     make_layers,
 )
-from builder.build.papers import image_papers, papers_key
+from builder.build.papers import image_papers
 from builder.build.tarlayer import Blob
 from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from builder.build.image import Image
     from builder.build.layerplan import LayerPlan
-    from builder.build.tarlayer import File
     from builder.build.wheelfile import WheelLayout
     from builder.build.wheels import BuiltWheel
     from builder.engine import Engine
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 class ImagePlan:
     """Everything that goes into an image, which `key` covers, and the tag that it gets in the local engine.
 
-    `base_layers` are those of a base that is an image of a registry; a bootstrapped base is known by its key alone.
+    `base_layers` are those of a base that is an image of a registry; a bootstrapped base is known by its key alone. The
+    papers are made of `recipe` and `lock`, which takes a while, so only where layers are.
     """
 
     name: str
@@ -58,14 +59,15 @@ class ImagePlan:
     wheels: tuple[WheelInput, ...]
     terms: LayerTerms
     settings: ImageSettings
-    papers: tuple[File, ...]
+    recipe: Recipe
+    lock: Lock
     stack: tuple[str, ...]
     base_layers: tuple[Layer, ...] = ()
     tag: str = "latest"
 
     def layers(self, layouts: Iterable[WheelLayout]) -> tuple[LayerPlan, ...]:
         """Return the layers to make of the wheels' layouts."""
-        return plan_layers(layouts, self.papers, self.stack)
+        return plan_layers(layouts, image_papers(self.recipe, self.lock), self.stack)
 
     @property
     def key(self) -> str:
@@ -80,7 +82,7 @@ class ImagePlan:
                 "epoch": self.settings.epoch,
                 "environment": dict(self.settings.environment),
                 "labels": dict(self.settings.labels),
-                "papers": papers_key(self.papers),
+                "papers": [self.recipe.to_plain(), self.lock.digest],
                 "stack": list(self.stack),
             }
         )
@@ -95,13 +97,15 @@ class ImagePlan:
 class BuiltImage:
     """An image that the engine has: its local tag, its id (the config's digest), its digest in any registry.
 
-    `installed` are the names and versions of all its distributions.
+    `installed` are the names and versions of all its distributions, `places` the diff ids of the layers that hold them,
+    by name in normal form.
     """
 
     reference: str
     image_id: str
     manifest_digest: str
     installed: tuple[tuple[str, str], ...]
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_image(
@@ -136,7 +140,8 @@ def plan_image(
             labels=image_labels(recipe, lock),
             workdir="/" if lock.file.base else None,
         ),
-        papers=image_papers(recipe, lock),
+        recipe=recipe,
+        lock=lock,
         stack=tuple(sorted(map(canonicalize_name, recipe.stack))),
         base_layers=image_layers(lock.file.base) if lock.file.base else (),
     )
@@ -162,18 +167,21 @@ def build_image(
     """Make the layers that are missing, assemble the image, load it into the engine and record it."""
     layouts = _layouts(plan, store)
     plans, codec = plan.layers(layouts), plan.terms.codec
-    layers = make_layers(
-        plans,
-        base=base,
-        terms=plan.terms,
-        engine=engine,
-        store=store,
-        on_progress=on_progress,
-        share=share,
-    )
-    image = assemble((*base, *layers), plan.settings)
-    on_progress("loading into the engine")
-    load_image(image, plan.reference, engine=engine, store=store)
+    with Ahead(plan.key, plan.settings.epoch, engine=engine, store=store) as ahead:
+        layers = make_layers(
+            plans,
+            base=base,
+            terms=plan.terms,
+            engine=engine,
+            store=store,
+            on_progress=on_progress,
+            share=share,
+            on_finished=ahead.take,
+        )
+        image = assemble((*base, *layers), plan.settings)
+        on_progress("loading into the engine")
+        ahead.finish()
+        load_image(image, plan.reference, engine=engine, store=store)
     record = {
         "reference": plan.reference,
         "image_id": image.config_digest,
@@ -187,6 +195,11 @@ def build_image(
             for layout in layouts
             if layout.sources(plan.terms.venv)
         ],
+        "places": {
+            canonicalize_name(layout.wheel.name): layer.blob.diff_id
+            for item, layer in zip(plans, layers, strict=True)
+            for layout in item.layouts
+        },
     }
     store.keep_result("image", plan.key, record)
     return _built(plan, record)
@@ -209,7 +222,7 @@ def find_image(plan: ImagePlan, store: Store) -> Image | None:
 
 def has_packages(plan: ImagePlan, store: Store) -> bool:
     """Whether the layers of all packages are in the store: what is left of the image is made in moments."""
-    plans = [item for item in plan.layers(_layouts(plan, store)) if not item.papers]
+    plans = plan_layers(_layouts(plan, store), stack=plan.stack)
     return None not in find_layers(plans, plan.terms, store)
 
 
@@ -263,4 +276,5 @@ def _built(plan: ImagePlan, record: Mapping[str, Any]) -> BuiltImage:
         image_id=record["image_id"],
         manifest_digest=record["manifest_digest"],
         installed=tuple((wheel.name, wheel.version) for wheel in plan.wheels),
+        places=record["places"],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import stat
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from builder.errors import BuildFailedError
 
 if TYPE_CHECKING:
     import zipfile
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from builder.build.tarlayer import File
     from builder.build.venv import Venv
@@ -50,16 +49,19 @@ def _problem(info: zipfile.ZipInfo) -> str | None:
 
 def check_places(wheel: str, files: tuple[File, ...], venv: Venv) -> None:
     """Refuse files that replace the environment's own, or that are files and folders at once."""
-    taken = venv.own_files
-    paths = {file.path for file in files}
-    for file in files:
-        if file.path in taken:
-            raise BuildFailedError(f"{wheel}: {file.path} belongs to the environment, not to a wheel", remedy=_HOSTILE)
-        if above := next((folder for folder in folders_above(file.path) if folder in paths or folder in taken), None):
-            raise BuildFailedError(f"{wheel}: {above} is both a file and a folder", remedy=BROKEN)
+    paths, taken = {file.path for file in files}, venv.own_files
+    if replaced := paths & taken:
+        raise BuildFailedError(f"{wheel}: {min(replaced)} belongs to the environment, not to a wheel", remedy=_HOSTILE)
+    if both := folders_above(paths) & (paths | taken):
+        raise BuildFailedError(f"{wheel}: {min(both)} is both a file and a folder", remedy=BROKEN)
 
 
-def folders_above(path: str) -> Iterator[str]:
-    """Yield the folders that an absolute path lies in, without the root."""
-    while (path := posixpath.dirname(path)) != "/":
-        yield path
+def folders_above(paths: Iterable[str]) -> set[str]:
+    """Return the folders that absolute paths lie in, without the root."""
+    found: set[str] = set()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in found:  # those above a folder that was found before were found with it
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found

@@ -77,9 +77,9 @@ def _check_owners(layouts: Sequence[WheelLayout]) -> None:
             if other is not layout and not _same(file, theirs):
                 raise _conflict(other, layout, f"both own {file.path}, with different bytes")
     for layout in layouts:
-        for folder in {folder for file in layout.files for folder in folders_above(file.path)}:
-            if folder in owners:
-                raise _conflict(owners[folder][0], layout, f"both own {folder}, one as a file, one as a folder")
+        if both := folders_above(file.path for file in layout.files) & owners.keys():
+            folder = min(both)
+            raise _conflict(owners[folder][0], layout, f"both own {folder}, one as a file, one as a folder")
 
 
 def _conflict(one: WheelLayout, other: WheelLayout, text: str) -> BuildFailedError:

@@ -99,10 +99,12 @@ def make_layers(
     store: Store,
     on_progress: Callable[[str], None],
     share: Sharing = NO_SHARE,
+    on_finished: Callable[[tuple[Layer, ...]], None] = lambda _layers: None,
 ) -> tuple[Layer, ...]:
     """Make the planned layers, in parallel over the cores, or find them in the store or where they are shared.
 
-    `base` are the layers with the Python that compiles byte code. Raises BuildFailedError.
+    `base` are the layers with the Python that compiles byte code; `on_finished` sees the base with all layers up to the
+    first that is not made yet, each time that there are more. Raises BuildFailedError.
     """
     keyed = [(plan, layer_key(plan, terms)) for plan in plans]
     share.fetch_results(SHARED, [key for _, key in keyed if _kept(key, store) is None])
@@ -118,7 +120,14 @@ def make_layers(
         store=store,
         on_progress=on_progress,
     )
-    _run_jobs([_job(plan, key, terms, byte_code, store) for plan, key in missing], on_progress)
+    finished = list(base)
+    for _ in _run_jobs([_job(plan, key, terms, byte_code, store) for plan, key in missing], on_progress):
+        for plan, key in keyed[len(finished) - len(base) :]:
+            blob = _kept(key, store)
+            if blob is None:
+                break
+            finished.append(Layer(title=plan.title, blob=blob, media_type=terms.codec.media_type))
+        on_finished(tuple(finished))
     share.share_results(SHARED, [key for _, key in missing])
     return tuple(
         Layer(title=plan.title, blob=_made(plan, key, store), media_type=terms.codec.media_type) for plan, key in keyed
@@ -195,11 +204,17 @@ def _job(plan: LayerPlan, key: str, terms: LayerTerms, byte_code: dict[str, Path
     return _LayerJob(plan=plan, key=key, terms=terms, byte_code=needed, store=store.root)
 
 
-def _run_jobs(jobs: list[_LayerJob], on_progress: Callable[[str], None]) -> None:
-    size = sum(layout.size for job in jobs for layout in job.plan.layouts)
-    titles = _in_parallel(jobs) if size >= PARALLEL else map(_make_layer, jobs)
+def _run_jobs(jobs: list[_LayerJob], on_progress: Callable[[str], None]) -> Iterator[str]:
+    # The largest first, so that no core waits at the end for one that began late; but what is no wheel, in a moment.
+    ordered = sorted(jobs, key=lambda job: (bool(job.plan.layouts), -_size(job)))
+    titles = _in_parallel(ordered) if sum(map(_size, jobs)) >= PARALLEL else map(_make_layer, ordered)
     for number, title in enumerate(titles, start=1):
         on_progress(f"layer of {title} ({number} of {len(jobs)})")
+        yield title
+
+
+def _size(job: _LayerJob) -> int:
+    return sum(layout.size for layout in job.plan.layouts)
 
 
 def _in_parallel(jobs: list[_LayerJob]) -> Iterator[str]:

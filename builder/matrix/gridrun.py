@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from builder.document import key_of, pretty_json, write_atomic
 from builder.errors import InvalidDocumentError
@@ -32,8 +32,15 @@ if TYPE_CHECKING:
 
 FOLDER = "matrices"
 REPORT = "report.json"
-WHEELS = "wheels of "  # what the name of a job begins with that compiles for cells
 COMPILE = Need(cores=4, memory=8 << 30)  # as much memory as a compilation may take, see build/wheels.py
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellJob(Job):
+    """What is to do for a cell: to run it (`cell`), or to compile first for all that compile the same (`wheels`)."""
+
+    cell: Cell
+    kind: Literal["cell", "wheels"]
 
 
 def folder_of(file: MatrixFile, tools: Tools) -> Path:
@@ -136,7 +143,7 @@ class _Run:
         crew = gather_crew(names, settings, console.warn)
         self.places = tuple(seat.name for seat in crew.seats)
         with console.step(f"{len(self.open)} cells on {len(crew.seats)} engines") as step:
-            schedule = Schedule[CellReport | None](
+            schedule = Schedule[CellJob, CellReport | None](
                 jobs=self._jobs(),
                 seats=crew.seats,
                 execute=lambda job, seat, gpus: self._execute(job, seat, gpus, step),
@@ -156,25 +163,25 @@ class _Run:
         write_atomic(self.folder / REPORT, pretty_json(report.to_plain()))
         return report
 
-    def _jobs(self) -> list[Job]:
+    def _jobs(self) -> list[CellJob]:
         """Return what is to do: to compile once what several cells share, then the cells, each after its wheels."""
         first = compiled_first(self.open)
-        compiling = {key: Job(name=f"{WHEELS}{cell.name}", need=COMPILE) for key, cell in first.items()}
+        compiling = {
+            key: CellJob(name=f"wheels of {cell.name}", need=COMPILE, cell=cell, kind="wheels")
+            for key, cell in first.items()
+        }
         jobs = [*compiling.values()]
         for cell in apart(self.open):
             wheels = compiling.get(wheels_key(cell) or "")
-            jobs.append(Job(name=cell.name, need=need_of(cell), after=wheels.name if wheels else None))
+            after = wheels.name if wheels else None
+            jobs.append(CellJob(name=cell.name, need=need_of(cell), after=after, cell=cell, kind="cell"))
         return jobs
 
-    def _cell(self, job: Job) -> Cell:
-        name = job.name.removeprefix(WHEELS)
-        return next(cell for cell in self.cells if cell.name == name)
+    def _given_up(self, job: CellJob, error: EngineError) -> CellReport | None:
+        return None if job.kind == "wheels" else failed_report(job.cell, error, place=None)
 
-    def _given_up(self, job: Job, error: EngineError) -> CellReport | None:
-        return None if job.name.startswith(WHEELS) else failed_report(self._cell(job), error, place=None)
-
-    def _execute(self, job: Job, seat: Seat, gpus: tuple[str, ...], step: Step) -> CellReport | None:
-        console, cell, only_wheels = self.tools.console, self._cell(job), job.name.startswith(WHEELS)
+    def _execute(self, job: CellJob, seat: Seat, gpus: tuple[str, ...], step: Step) -> CellReport | None:
+        console, cell = self.tools.console, job.cell
 
         def on_line(line: str) -> None:
             if console.verbose:
@@ -189,9 +196,9 @@ class _Run:
             engine=seat.name,
             on_line=on_line,
             verbose=console.verbose,
-            only_wheels=only_wheels,
+            only_wheels=job.kind == "wheels",
         )
-        return None if only_wheels else report
+        return None if job.kind == "wheels" else report
 
     def _done(self) -> int:
         return sum(report.state != "pending" for report in self.reports.values())

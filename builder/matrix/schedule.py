@@ -12,6 +12,7 @@ from builder.errors import EngineError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+J = TypeVar("J", bound="Job")
 T = TypeVar("T")
 
 
@@ -45,7 +46,7 @@ class Seat:
 
 
 @dataclass(kw_only=True)
-class Schedule(Generic[T]):
+class Schedule(Generic[J, T]):
     """Runs jobs on seats until every job has an answer; a seat whose engine is dead gives its jobs to the others.
 
     `execute` runs a job on a seat with the GPUs that it was given, and raises EngineError where the engine failed;
@@ -53,17 +54,17 @@ class Schedule(Generic[T]):
     sees every answer as it comes; `on_stop` ends what runs when the run is interrupted.
     """
 
-    jobs: Sequence[Job]
+    jobs: Sequence[J]
     seats: Sequence[Seat]
-    execute: Callable[[Job, Seat, tuple[str, ...]], T]
+    execute: Callable[[J, Seat, tuple[str, ...]], T]
     is_alive: Callable[[Seat], bool]
-    give_up: Callable[[Job, EngineError], T]
-    on_end: Callable[[Job, T], None]
+    give_up: Callable[[J, EngineError], T]
+    on_end: Callable[[J, T], None]
     on_lost: Callable[[Seat, EngineError], None]
     on_stop: Callable[[], None]
     answers: dict[str, T] = field(default_factory=dict)
-    _waiting: list[Job] = field(default_factory=list)
-    _running: dict[str, tuple[Job, Seat, tuple[str, ...]]] = field(default_factory=dict)
+    _waiting: list[J] = field(default_factory=list)
+    _running: dict[str, tuple[J, Seat, tuple[str, ...]]] = field(default_factory=dict)
     _living: list[Seat] = field(default_factory=list)
     _tried: dict[str, set[str]] = field(default_factory=dict)
     _why: dict[str, EngineError] = field(default_factory=dict)
@@ -109,7 +110,7 @@ class Schedule(Generic[T]):
             else:
                 self._ended(job, answer=answer)
 
-    def _take(self, seat: Seat) -> tuple[Job, tuple[str, ...]] | None:
+    def _take(self, seat: Seat) -> tuple[J, tuple[str, ...]] | None:
         """Wait for a job that this seat may begin, and give it GPUs; None when there is nothing more for it to do."""
         with self._changed:
             while self._crash is None and seat in self._living and (self._waiting or self._running):
@@ -122,7 +123,7 @@ class Schedule(Generic[T]):
                 self._changed.wait()
             return None
 
-    def _may_begin(self, job: Job, seat: Seat) -> bool:
+    def _may_begin(self, job: J, seat: Seat) -> bool:
         """Whether a job may begin: it can run here, its leader is done, the host has room or does nothing."""
         leader_runs = job.after in self._running or any(other.name == job.after for other in self._waiting)
         if leader_runs or not self._can_run(job, seat) or self._has_idler_neighbour(job, seat):
@@ -134,7 +135,7 @@ class Schedule(Generic[T]):
         memory = sum(need.memory for need in here) + job.need.memory
         return not here or (cores <= seat.cores and memory <= seat.memory)
 
-    def _can_run(self, job: Job, seat: Seat) -> bool:
+    def _can_run(self, job: J, seat: Seat) -> bool:
         """Whether a job was not tried on a seat, and the seat has as many GPUs as it needs, be they free or not."""
         return seat.name not in self._tried.get(job.name, ()) and job.need.gpus <= len(seat.gpus)
 
@@ -143,7 +144,7 @@ class Schedule(Generic[T]):
         taken = {gpu for _, place, gpus in self._running.values() if place.host == seat.host for gpu in gpus}
         return tuple(gpu for gpu in seat.gpus if gpu not in taken)
 
-    def _has_idler_neighbour(self, job: Job, seat: Seat) -> bool:
+    def _has_idler_neighbour(self, job: J, seat: Seat) -> bool:
         """Whether another engine of the same host runs fewer jobs and may take this one: it takes it."""
 
         def running(name: str) -> int:
@@ -152,7 +153,7 @@ class Schedule(Generic[T]):
         neighbours = [each for each in self._living if each.host == seat.host and self._can_run(job, each)]
         return any(running(each.name) < running(seat.name) for each in neighbours)
 
-    def _ended(self, job: Job, *, answer: T | None = None, crash: BaseException | None = None) -> None:
+    def _ended(self, job: J, *, answer: T | None = None, crash: BaseException | None = None) -> None:
         with self._changed:
             del self._running[job.name]
             self._crash = self._crash or crash
@@ -160,7 +161,7 @@ class Schedule(Generic[T]):
                 self._answer(job, answer)
             self._changed.notify_all()
 
-    def _failed(self, job: Job, seat: Seat, error: EngineError) -> None:
+    def _failed(self, job: J, seat: Seat, error: EngineError) -> None:
         """Give a job that its engine failed to another one; no seat of a dead engine takes another job."""
         alive = self.is_alive(seat)
         with self._changed:
@@ -181,12 +182,12 @@ class Schedule(Generic[T]):
             self._waiting.remove(job)
             self._answer(job, self.give_up(job, self._reason(job)))
 
-    def _reason(self, job: Job) -> EngineError:
+    def _reason(self, job: J) -> EngineError:
         """Return why no seat can run a job: its own failure, too few GPUs, else the first engine that was lost."""
         lost = next(iter(self._why.values()), EngineError("not run: no engine is left"))
         return self._why.get(job.name) or lack_of_gpus(job.need, self.seats) or lost
 
-    def _answer(self, job: Job, answer: T) -> None:
+    def _answer(self, job: J, answer: T) -> None:
         self.answers[job.name] = answer
         self.on_end(job, answer)
 

@@ -11,7 +11,7 @@ from builder.build.image import MANIFEST_TYPE
 from builder.build.published import push_image
 from builder.document import Document, key_of
 from builder.errors import NotVerifiedError, RegistryError
-from builder.publish.aliases import Age, Moved, companion, move_alias
+from builder.publish.aliases import Age, Moved, companion, move_aliases
 from builder.publish.bundles import CREATED, attachment_of, read_attestations
 from builder.publish.cosign_tags import put_attestations, put_signature
 from builder.publish.gate import proven_image
@@ -28,7 +28,7 @@ from builder.registry.referrers import attach
 from builder.tools import show_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
     from pathlib import Path
 
     from builder.console import Console
@@ -86,15 +86,14 @@ def publish_recipe(
 
 
 def move_tags(
-    shelf: RegistryShelf, tags: Iterable[str], image: Manifest, age: Age, console: Console, *, back: bool
+    shelf: RegistryShelf, tags: Sequence[str], image: Manifest, age: Age, console: Console, *, back: bool
 ) -> dict[str, Moved]:
     """Move tags to an image where it is the newer one; say which stay where they are, and why."""
-    moved: dict[str, Moved] = {}
-    for tag in tags:
-        moved[tag] = move_alias(shelf, tag, image, age, back=back)
-        if moved[tag] == "kept":
+    moved = move_aliases(shelf, tags, image, age, back=back)
+    for tag, how in moved.items():
+        if how == "kept":
             console.warn(f"{tag} stays: a newer image was published under it (--move-back moves it all the same)")
-        if moved[tag] == "unknown":
+        if how == "unknown":
             console.warn(f"{tag} stays: it names an image that envbuild did not publish (--move-back moves it)")
     return moved
 

@@ -12,7 +12,7 @@ from builder.verify.place import InImage
 from builder.verify.verdict import Check, Verdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from builder.engine import Engine
     from builder.recipe.model import Serve, Smoke
@@ -27,7 +27,8 @@ _UNITS = {"m": 1 << 20, "g": 1 << 30}
 class Subject:
     """What is proven: an image in the engine, what it must hold, and the GPU that it is for.
 
-    `driver_cuda` is the CUDA version of the oldest driver that the recipe allows, None if it says none.
+    `driver_cuda` is the CUDA version of the oldest driver that the recipe allows, None if it says none. `places` are
+    the diff ids of its layers by the distribution that they hold; `again`: nothing is taken from an earlier proof.
     """
 
     recipe: str
@@ -43,6 +44,8 @@ class Subject:
     question: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     waived: dict[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    again: bool = False
 
 
 def smoke_image(
@@ -136,6 +139,8 @@ def _look(
             overrides=subject.overrides,
             serve=subject.serve,
             driver_cuda=subject.driver_cuda,
+            places=subject.places,
+            again=subject.again,
             timeout=float(smoke.timeout),
             on_line=on_line,
         )

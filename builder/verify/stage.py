@@ -44,6 +44,7 @@ def smoke_recipe(
 ) -> Verdict:
     """Prove an image, unless this machine has proven the same image by the same checks before (and not `again`).
 
+    Layers whose files were read before are not read anew, but for `again`.
     Rules of preflight that the recipe waives are written into the verdict, and what `explain` makes of a bad one.
     """
     waived = {finding.rule: finding.waived for finding in findings if finding.waived is not None}
@@ -52,7 +53,8 @@ def smoke_recipe(
     with tools.store.exclusive(f"verdict-{key}"):
         proof = None if again else find_proof(key, tools.store)
         if proof is None:
-            subject, smoke = _subject(source, locked, image, grounds, waived), source.recipe.smoke
+            subject = replace(_subject(source, locked, image, grounds, waived), again=again)
+            smoke = source.recipe.smoke
             verdict = mended(tools.store, lambda: _prove(subject, smoke, image, tools), tools.console.warn)
             if explain is not None and verdict.result == "bad":
                 verdict = verdict.model_copy(update={"diagnosis": explain(verdict)})
@@ -76,7 +78,7 @@ def try_recipe(
     smoke = source.recipe.smoke.model_copy(update={"require": levels})
     target = source.recipe.target.model_copy(update={"gpu": gpu} if gpu is not None else {})
     asked = replace(source, recipe=source.recipe.model_copy(update={"smoke": smoke, "target": target}))
-    subject = _subject(asked, locked, image, grounds_of(asked, locked, image.image_id), {})
+    subject = replace(_subject(asked, locked, image, grounds_of(asked, locked, image.image_id), {}), again=True)
     return mended(tools.store, lambda: _prove(subject, smoke, image, tools), tools.console.warn)
 
 
@@ -107,6 +109,7 @@ def _subject(source: RecipeFile, locked: Lock, image: BuiltImage, grounds: Groun
         sources=dict(grounds.sources),
         target=find_target(recipe.target.gpu),
         installed=image.installed,
+        places=image.places,
         built=built_packages(recipe),
         stack=tuple(sorted(recipe.stack)),
         overrides=tuple(sorted(recipe.overrides)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
@@ -13,6 +14,7 @@ from builder.verify.device_code import device_code_check
 from builder.verify.dry_run.pretended import FOLDER, described, pretended_libraries
 from builder.verify.imports import imports_check
 from builder.verify.inside import with_log
+from builder.verify.known import Known
 from builder.verify.links import links_check
 from builder.verify.requirements import requirements_check
 from builder.verify.serve_options import MODEL_OPTION, command_line, serve_check
@@ -20,7 +22,7 @@ from builder.verify.static_report import StaticReport, first_of, shortened
 from builder.verify.verdict import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from builder.recipe.model import Serve
@@ -44,13 +46,20 @@ def static_checks(
     timeout: float,
     on_line: Callable[[str], None] | None = None,
     driver_cuda: str | None = None,
+    places: Mapping[str, str] = MappingProxyType({}),
+    again: bool = False,
 ) -> tuple[Check, ...]:
     """Look into an image once and return the static checks.
 
     `locked` are (name, version) of all wheels, `built` the distributions that the recipe compiled, `stack` those to
     import, `overrides` those whose requirements the recipe overrules, `serve` how the server is started. `driver_cuda`
-    is the CUDA version of the target's driver, if it is known; `timeout` is in seconds.
+    is the CUDA version of the target's driver, if it is known; `timeout` is in seconds. `places` are the layers by the
+    distribution that they hold: of those that were seen before, the files are not read, but for `again`.
     """
+    known, gpu = (
+        Known(store=place.store, places=places, again=again),
+        f"{target.capability} {driver_cuda or ''}".strip(),
+    )
     players, missing = _players(place.store) if stack or serve else ({}, None)
     request = {
         "capability": target.capability,
@@ -61,11 +70,13 @@ def static_checks(
         "pretended": FOLDER if players else None,
         "gpu": described(target, driver_cuda),
         "serve": _serve_request(serve),
+        "known": known.recall(gpu),
     }
     answer = place.probe("static", request, players, timeout=timeout, on_line=on_line)
     if answer.report is None:
         return tuple(_not_run(name, answer) for name in NAMES)
     report = StaticReport.from_json(canonical_json(answer.report), source="the static probe's report")
+    known.keep(report.facts, gpu)
     checks = (
         installed_check(report, locked),
         requirements_check(report, overrides),
@@ -112,6 +123,7 @@ def installed_check(report: StaticReport, locked: Sequence[tuple[str, str]]) -> 
         figures={
             "distributions": count,
             "files": files,
+            "recalled": sum(seen.recalled for seen in report.distributions),
             "megabytes": round(size / 1e6),
             "outside": len(report.others),
             "problems": len(problems),

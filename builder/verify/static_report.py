@@ -13,13 +13,17 @@ MOST_EVIDENCE = 40
 
 
 class SeenDistribution(Document):
-    """An installed distribution: its size, each file that is not as its wheel recorded it, and what it requires."""
+    """An installed distribution: its size, each file that is not as its wheel recorded it, and what it requires.
+
+    `recalled` are the files that were not read, because they were in another image with the same layer.
+    """
 
     name: str
     version: str
     files: int
     bytes: int
     problems: tuple[str, ...]
+    recalled: int = 0
     requires: tuple[str, ...] = ()
 
 
@@ -110,7 +114,8 @@ class SeenImport(Document):
 class StaticReport(Document):
     """What the probe saw. `others` are distributions outside the folders of the locked ones.
 
-    `bare` are the cubins and PTX files of each distribution, `markers` the image's Python (PEP 508).
+    `bare` are the cubins and PTX files of each distribution, `markers` the image's Python (PEP 508). `facts` are what
+    the probe wants to be told when it sees a distribution in the same layer again, None if a file is not as recorded.
     """
 
     distributions: tuple[SeenDistribution, ...]
@@ -121,6 +126,7 @@ class StaticReport(Document):
     markers: dict[str, str]
     imports: tuple[SeenImport, ...]
     serve: SeenOptions | None
+    facts: dict[str, str | None]
 
 
 def first_of(problems: Sequence[str]) -> str:

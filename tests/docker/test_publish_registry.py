@@ -22,6 +22,7 @@ from builder.console import Console
 from builder.document import canonical_json
 from builder.download import Patience
 from builder.errors import NotVerifiedError, RegistryError
+from builder.publish import aliases
 from builder.publish.examination import examine_image
 from builder.publish.keys import LoadedKey, load_secret_key
 from builder.publish.policy import Policy
@@ -244,6 +245,24 @@ def test_a_newer_image_that_comes_between_an_older_ones_look_and_its_write_gets_
     published = publish_recipe(older.source, repository, signer, older.tools)
     assert client.manifest(repository.at("small")).digest == done[1] != published.digest
     assert published.moving["small"] == "kept"
+
+
+def test_the_age_of_an_image_is_read_once_for_all_the_tags_that_it_had(
+    repository: Repository, signer: KeySigner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *_ = proven_on_four_days(tmp_path)
+    old = publish_recipe(first.source, repository, signer, first.tools).digest
+    read, asked = aliases.age_of_published, list[str]()
+
+    def counted(shelf: RegistryShelf, digest: str) -> aliases.Age | None:
+        asked.append(digest)
+        return read(shelf, digest)
+
+    monkeypatch.setattr(aliases, "age_of_published", counted)
+    moving = publish_recipe(second.source, repository, signer, second.tools).moving
+    assert set(moving.values()) == {"moved"}
+    assert len(moving) == 3
+    assert asked == [old] * 3  # where the tags point, before they move, and after
 
 
 def test_after_a_tag_went_back_only_the_newest_of_all_moves_it_again(

@@ -136,11 +136,13 @@ def test_a_changed_kernel_makes_one_layer_and_is_proven_again(workspace: Path, s
     source = workspace / COMPILED
     source.write_text(source.read_text().replace("version() { return 1; }", f"version() {{ return {os.getpid()}; }}"))
     before = {kind: results(store, kind) for kind in ("toolchain", "base", "layer")}
-    ended = envbuild(workspace, "make", "--locked", QUICKSTART)
+    ended = envbuild(workspace, "make", "--locked", "--json", QUICKSTART)
     new = {kind: len(results(store, kind) - before[kind]) for kind in before}
     assert new == {"toolchain": 0, "base": 0, "layer": 1}
     assert [step.split(" ")[0] for step in ended.steps] == ["compile", "assemble", "prove"]
     assert ended.code == 8
+    installed = next(check["figures"] for check in ended.document["checks"] if check["name"] == "static.installed")
+    assert 0 < installed["files"] - installed["recalled"] < 500, "the files of the one new layer"
     assert f"ImportError: libnvfp4.so has C ABI version {os.getpid()}, this package needs 1" in ended.err
 
 

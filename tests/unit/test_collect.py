@@ -22,6 +22,7 @@ from builder.lock.git import repository_of
 from builder.lock.model import LockedGit, LockedSubmodule
 from builder.settings import settings_from
 from builder.tools import Tools
+from builder.verify.known import Known
 from tests.fakes import FakeEngine
 from tests.workshop import Project, add_wheel, new_project
 
@@ -47,6 +48,7 @@ def build(project: Project, layer: bytes) -> str:
     layer_key, code_key = key_of(["layer", layer.decode()]), key_of(["code", layer.decode()])
     store.keep_result("layer", layer_key, {"digest": f"sha256:{blob}", "diff_id": DIFF_ID})
     store.keep_result("bytecode", code_key, {"sha256": code})
+    Known(store=store, places={"foo": DIFF_ID}).keep({"foo": "packed"}, "12.0")
     image_id = f"sha256:{key_of(layer.decode())}"
     store.keep_result("image", key, {"image_id": image_id, "layers": [layer_key], "byte_code": [code_key]})
     note_use(project.lock.digest, [key, *(k for kind, k in store.results() if kind == "base")], store)

@@ -86,7 +86,12 @@ class World:
     said: list[str] = dataclasses.field(default_factory=list)
 
     def make(
-        self, layouts: Iterable[WheelLayout], *, epoch: int = EPOCH, share: Sharing = NO_SHARE
+        self,
+        layouts: Iterable[WheelLayout],
+        *,
+        epoch: int = EPOCH,
+        share: Sharing = NO_SHARE,
+        on_finished: Callable[[tuple[Layer, ...]], None] = lambda _layers: None,
     ) -> tuple[Layer, ...]:
         return make_layers(
             plan_layers(layouts),
@@ -96,6 +101,7 @@ class World:
             store=self.store,
             on_progress=self.said.append,
             share=share,
+            on_finished=on_finished,
         )
 
     def members(self, layer: Layer) -> dict[str, tarfile.TarInfo]:
@@ -220,6 +226,25 @@ def test_nothing_is_made_twice(tmp_path: Path, world: World) -> None:
     world.said.clear()
     assert world.make([layout(tmp_path)]) == first
     assert (len(world.engine.runs), world.said) == (1, [])
+
+
+def test_the_layers_that_are_finished_are_told_from_the_bottom(tmp_path: Path, world: World) -> None:
+    told: list[tuple[Layer, ...]]
+    layouts, told = [layout(tmp_path), layout(tmp_path, "bar")], []
+    layers = world.make(layouts, on_finished=told.append)
+    assert told == [(world.base, *layers[: count + 1]) for count in range(len(layers))]
+    told.clear()
+    world.store.drop(layers[1].blob.digest.removeprefix("sha256:"))
+    assert world.make(layouts, on_finished=told.append) == layers
+    assert told == [(world.base, *layers)]
+
+
+@pytest.mark.parametrize("large", ["foo", "bar"])
+def test_the_largest_layer_is_made_first(tmp_path: Path, world: World, large: str) -> None:
+    sources = {name: b"#" * (1000 if name == large else 10) for name in ("foo", "bar")}
+    world.make([layout(tmp_path, name, source) for name, source in sources.items()])
+    titles = [text.split()[2] for text in world.said if text.startswith("layer of")]
+    assert titles == ["environment", large, next(name for name in sources if name != large)]
 
 
 def test_another_clock_makes_new_layers_from_the_same_byte_code(tmp_path: Path, world: World) -> None:

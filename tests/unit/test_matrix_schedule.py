@@ -61,7 +61,7 @@ class World:
                 self.done.append((job.name, place.name))
 
     def schedule(self, jobs: list[Job], seats: list[Seat]) -> dict[str, str]:
-        return Schedule[str](
+        return Schedule[Job, str](
             jobs=jobs,
             seats=seats,
             execute=self.execute,
@@ -180,7 +180,7 @@ def test_a_fault_of_our_own_ends_the_run_and_is_raised() -> None:
         raise ZeroDivisionError
 
     world = World()
-    schedule = Schedule[str](
+    schedule = Schedule[Job, str](
         jobs=jobs(3),
         seats=[seat("a")],
         execute=broken,
@@ -205,7 +205,7 @@ def test_an_interrupt_ends_what_runs_waits_for_it_and_counts_no_answer_after() -
         ended.append(job.name)
         return "late"
 
-    schedule = Schedule[str](
+    schedule = Schedule[Job, str](
         jobs=jobs(3),
         seats=[seat("a", cores=1)],
         execute=execute,

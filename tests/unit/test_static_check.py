@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from builder.recipe.model import Serve
 from builder.recipe.targets import find_target
 from builder.store import Store
 from builder.verify.place import FOLDER, InImage
+from builder.verify.probe.files import Distribution, RecordedFile, SeenFile, facts_of
 from builder.verify.static import static_checks
 from tests.fakes import FakeEngine
 from tests.wheels import record_line
@@ -88,7 +90,8 @@ class Environment:
             capture_output=True,
             check=False,
         )
-        return Exit(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+        self.last = Exit(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+        return self.last
 
 
 @pytest.fixture(scope="session")
@@ -122,6 +125,7 @@ def test_a_good_stack_passes_with_its_figures(environment: Environment) -> None:
     assert checks["static.installed"].figures == {
         "distributions": 2,
         "files": 8,
+        "recalled": 0,
         "megabytes": 0,
         "outside": 0,
         "problems": 0,
@@ -451,3 +455,96 @@ def test_the_probe_needs_only_the_standard_library() -> None:
             for name in ("", ".static", ".files", ".imports", ".linking", ".loader", ".options", ".pretence", ".traps")
         ),
     }
+
+
+# Layers that were seen before
+
+LAYER, OTHER_LAYER = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+
+
+@pytest.fixture
+def seen(environment: Environment) -> Environment:
+    """An image whose layer of `torch` was looked at before, in a store of its own."""
+    environment.store = Store(environment.folder / "own-store")
+    environment.install("torch", {"torch/__init__.py": b"V = 1\n", "torch/lib/libtorch_cuda.so": fatbin("mixed")})
+    environment.check(places={"torch": LAYER})
+    return environment
+
+
+def swap(environment: Environment, data: bytes) -> None:
+    """Write other bytes into a file of torch."""
+    (environment.site / "torch" / "__init__.py").write_bytes(data)
+
+
+def test_a_layer_that_was_seen_before_is_not_read_again_and_gives_the_same_checks(seen: Environment) -> None:
+    first, again = seen.check(places={"torch": OTHER_LAYER}), seen.check(places={"torch": LAYER})
+    assert (first["static.installed"].figures["recalled"], again["static.installed"].figures["recalled"]) == (0, 4)
+    assert b"reading 0 files of 0 distributions; of 1 all is known" in seen.last.stderr
+
+    def told(checks: dict[str, Check]) -> list[Check]:
+        return [check.model_copy(update={"figures": {**check.figures, "recalled": None}}) for check in checks.values()]
+
+    assert told(again) == told(first)
+
+
+def test_facts_of_thousands_of_cubins_leave_room_in_the_report(environment: Environment) -> None:
+    cubins = {f"cubins/{'of_a_long_name_' * 8}{number}.cubin": fatbin("sm_120a") for number in range(300)}
+    environment.install("cubins", {**cubins, "cubins/k.so": fatbin("sm_120a")})
+    environment.check()
+    report = json.loads(environment.last.stdout.splitlines()[-1])
+    assert len(report["facts"]["cubins"]) < 100 * len(cubins)
+
+
+@pytest.mark.parametrize(("unread", "kept"), [(0, True), (1, False)])
+def test_what_this_image_could_not_unpack_is_looked_at_in_every_image(tmp_path: Path, unread: int, kept: bool) -> None:
+    file = RecordedFile("torch", tmp_path, "k.so", None)
+    one = Distribution(name="torch", version="1.0", folder=tmp_path, recorded=(file,), digest="0")
+    seen = SeenFile(file=file, is_elf=True, library={"codes": {}, "unread": unread})
+    assert (facts_of(one, [seen]) is not None) == kept
+
+
+@pytest.mark.parametrize("data", [b"V = 10\n", b""])
+def test_a_file_of_another_size_is_found_in_a_layer_that_was_seen_before(seen: Environment, data: bytes) -> None:
+    swap(seen, data)
+    check = seen.check(places={"torch": LAYER})["static.installed"]
+    assert check.summary == "torch 1.0: torch/__init__.py: not the bytes that its wheel recorded"
+
+
+def test_a_missing_file_is_found_in_a_layer_that_was_seen_before(seen: Environment) -> None:
+    (seen.site / "torch" / "lib" / "libtorch_cuda.so").unlink()
+    check = seen.check(places={"torch": LAYER})["static.installed"]
+    assert check.summary == "torch 1.0: torch/lib/libtorch_cuda.so: missing"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"places": {"torch": OTHER_LAYER}},
+        {"places": {}},
+        {"places": {"torch": LAYER}, "again": True},
+        {"places": {"torch": LAYER}, "target": find_target("h200")},
+        {"places": {"torch": LAYER}, "driver_cuda": "13.0"},
+    ],
+    ids=["another layer", "no known layer", "asked for again", "another GPU", "another driver"],
+)
+def test_every_byte_is_read_of(seen: Environment, changes: dict[str, Any]) -> None:
+    swap(seen, b"V = 2\n")
+    check = seen.check(**changes)["static.installed"]
+    assert check.summary == "torch 1.0: torch/__init__.py: not the bytes that its wheel recorded"
+
+
+def test_another_record_in_a_layer_is_read(seen: Environment) -> None:
+    seen.install("torch", {"torch/__init__.py": b"V = 2\n", "torch/lib/libtorch_cuda.so": fatbin("mixed")})
+    swap(seen, b"V = 3\n")
+    assert seen.check(places={"torch": LAYER})["static.installed"].outcome == "failed"
+
+
+def test_what_was_not_as_recorded_is_read_in_every_image(seen: Environment) -> None:
+    swap(seen, b"V = 2\n")
+    summaries = [seen.check(places={"torch": OTHER_LAYER})["static.installed"].summary for _ in range(2)]
+    assert summaries == ["torch 1.0: torch/__init__.py: not the bytes that its wheel recorded"] * 2
+
+
+def test_what_other_checks_saw_counts_for_nothing(seen: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.verify.known.suite_digest", lambda: "other")
+    assert seen.check(places={"torch": LAYER})["static.installed"].figures["recalled"] == 0

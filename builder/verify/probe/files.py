@@ -8,8 +8,11 @@ import csv
 import dataclasses
 import hashlib
 import importlib.metadata
+import json
 import os
 import re
+import stat
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,12 +38,13 @@ class Gpu:
 
 
 class RecordedFile(NamedTuple):
-    """One line of a RECORD: a path below `folder`, and its sha256 as RECORD writes it (base64), if any."""
+    """One line of a RECORD: a path below `folder`, its sha256 as RECORD writes it (base64) and its size, if any."""
 
     distribution: str
     folder: Path
     name: str
     sha256: str | None
+    size: str = ""
 
     @property
     def path(self) -> Path:
@@ -52,13 +56,14 @@ class RecordedFile(NamedTuple):
 class Distribution:
     """An installed distribution, its name in normal form. `recorded` is None if it has no RECORD.
 
-    `requires` are its requirements as its metadata writes them.
+    `digest` is the sha256 of that RECORD, `requires` are its requirements as its metadata writes them.
     """
 
     name: str
     version: str
     folder: Path
     recorded: tuple[RecordedFile, ...] | None
+    digest: str = ""
     requires: tuple[str, ...] = ()
 
 
@@ -66,7 +71,8 @@ class Distribution:
 class SeenFile:
     """What was seen of a recorded file: its size in bytes, what is wrong with it, and its device code.
 
-    `is_bare`: the file is itself a cubin or PTX, no library that holds some.
+    `is_bare`: the file is itself a cubin or PTX, no library that holds some. `recalled`: all but its size was seen when
+    another image with the same layer was looked at.
     """
 
     file: RecordedFile
@@ -75,6 +81,7 @@ class SeenFile:
     library: dict[str, Any] | None = None
     is_elf: bool = False
     is_bare: bool = False
+    recalled: bool = False
 
 
 def installed() -> list[Distribution]:
@@ -87,7 +94,12 @@ def installed() -> list[Distribution]:
         record = metadata.read_text("RECORD")
         files = None if record is None else tuple(read_record(record, name, folder))
         found[name, version, folder] = Distribution(
-            name=name, version=version, folder=folder, recorded=files, requires=tuple(metadata.requires or ())
+            name=name,
+            version=version,
+            folder=folder,
+            recorded=files,
+            digest=hashlib.sha256((record or "").encode()).hexdigest(),
+            requires=tuple(metadata.requires or ()),
         )
     return list(found.values())
 
@@ -101,8 +113,9 @@ def read_record(text: str, distribution: str, folder: Path) -> Iterable[Recorded
     """Yield the files of a RECORD; hashes other than sha256 are no proof and count as none."""
     for row in csv.reader(text.splitlines()):
         if row:
-            method, _, digest = (row[1] if len(row) > 1 else "").partition("=")
-            yield RecordedFile(distribution, folder, row[0], digest if method == "sha256" else None)
+            name, written, size = [*row, "", ""][:3]
+            method, _, digest = written.partition("=")
+            yield RecordedFile(distribution, folder, name, digest if method == "sha256" else None, size)
 
 
 def split(found: Sequence[Distribution], locked: Sequence[str]) -> tuple[list[Distribution], list[Distribution]]:
@@ -118,20 +131,59 @@ def split(found: Sequence[Distribution], locked: Sequence[str]) -> tuple[list[Di
 
 def look_at(files: Sequence[RecordedFile], gpu: Gpu) -> list[SeenFile]:
     """Read every file once, the large ones first, on all processors; the answers are in the order given."""
-    order = sorted(range(len(files)), key=lambda index: -size_of(files[index].path))
+    order = sorted(range(len(files)), key=lambda index: -(size_of(files[index].path) or 0))
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         answers = dict(zip(order, pool.map(lambda index: look_at_file(files[index], gpu), order), strict=True))
     return [answers[index] for index in range(len(files))]
 
 
-def size_of(path: Path) -> int:
-    """Return a file's size in bytes, 0 if it is not there."""
-    return path.stat().st_size if path.is_file() else 0
+def facts_of(one: Distribution, seen: Sequence[SeenFile]) -> str | None:
+    """Return what `recall` needs of a distribution's files, a function of their bytes alone.
+
+    None where a file is not as recorded, or where cubins could not be unpacked with the libraries of this image. It is
+    packed: a report has room for some megabytes, and there are packages with thousands of cubins.
+    """
+    unsure = any(file.problem or (file.library and file.library.get("unread")) for file in seen)
+    if one.recorded is None or unsure:
+        return None
+    told = {file.file.name: [file.is_elf, file.is_bare, file.library] for file in seen if file.is_elf or file.library}
+    text = json.dumps({"record": one.digest, "files": told})
+    return base64.b64encode(zlib.compress(text.encode())).decode()
+
+
+def recall(one: Distribution, packed: str | None) -> list[SeenFile] | None:
+    """Return the files of a distribution as facts tell of them, without reading any.
+
+    None if these are facts of another RECORD, or if a file is missing or has another size than its RECORD says.
+    """
+    if one.recorded is None or packed is None:
+        return None
+    facts = json.loads(zlib.decompress(base64.b64decode(packed)))
+    if facts["record"] != one.digest:
+        return None
+    seen = []
+    for file in one.recorded:
+        size = size_of(file.path)
+        if size is None or file.size not in {"", str(size)}:
+            return None
+        is_elf, is_bare, library = facts["files"].get(file.name, (False, False, None))
+        seen.append(SeenFile(file=file, size=size, library=library, is_elf=is_elf, is_bare=is_bare, recalled=True))
+    return seen
+
+
+def size_of(path: Path) -> int | None:
+    """Return a file's size in bytes, None if it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def look_at_file(file: RecordedFile, gpu: Gpu) -> SeenFile:
     """Compare a file with its RECORD and read its device code."""
-    if not file.path.is_file():
+    size = size_of(file.path)
+    if size is None:
         return SeenFile(file=file, problem="missing")
     with file.path.open("rb") as opened:
         elf = is_elf(opened.read(6))
@@ -142,7 +194,7 @@ def look_at_file(file: RecordedFile, gpu: Gpu) -> SeenFile:
     library = describe(file, device_code, gpu) if elf and bare is None else bare
     return SeenFile(
         file=file,
-        size=size_of(file.path),
+        size=size,
         problem=problem,
         library=library,
         is_elf=elf,

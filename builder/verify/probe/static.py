@@ -7,6 +7,7 @@ path of a JSON request and prints a JSON report as its last line; progress goes 
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import os
 import platform
@@ -15,14 +16,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.verify.probe.files import Gpu, installed, look_at, split
+from builder.verify.probe.files import Gpu, facts_of, installed, look_at, recall, split
 from builder.verify.probe.imports import import_server, try_import
 from builder.verify.probe.linking import look_at_links
 from builder.verify.probe.options import parse_options
 from builder.verify.probe.pretence import with_driver, with_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from builder.verify.probe.files import Distribution, SeenFile
 
@@ -33,9 +34,12 @@ def main(arguments: Sequence[str]) -> None:
     request = json.loads((folder / "request.json").read_bytes())
     players = folder / request["pretended"] if request["pretended"] else None
     own, others = split(installed(), request["locked"])
-    seen = read_all(own, Gpu(capability=request["capability"], driver_cuda=request["driver_cuda"]))
+    gpu = Gpu(capability=request["capability"], driver_cuda=request["driver_cuda"])
+    by_distribution = read_all(own, gpu, request["known"])
+    seen = [file for files in by_distribution for file in files]
     report = {
-        "distributions": describe(own, seen),
+        "distributions": [describe(one, files) for one, files in zip(own, by_distribution, strict=True)],
+        "facts": {one.name: facts_of(one, files) for one, files in zip(own, by_distribution, strict=True)},
         "others": [f"{one.name} {one.version}" for one in others],
         "libraries": [file.library for file in seen if file.library is not None and not file.is_bare],
         "bare": gather_bare(seen),
@@ -50,34 +54,38 @@ def main(arguments: Sequence[str]) -> None:
     sys.stdout.write("\n" + json.dumps(report) + "\n")
 
 
-def read_all(distributions: Sequence[Distribution], gpu: Gpu) -> list[SeenFile]:
-    """Read all files of these distributions."""
+def read_all(distributions: Sequence[Distribution], gpu: Gpu, known: Mapping[str, str]) -> list[list[SeenFile]]:
+    """Read the files of each of these distributions, but for those that facts are `known` of, by distribution."""
     start = time.monotonic()
-    files = [file for one in distributions for file in one.recorded or ()]
-    progress(f"reading {len(files)} files of {len(distributions)} distributions")
-    seen = look_at(files, gpu)
-    progress(f"read {sum(file.size for file in seen) / 1e9:.2f} GB in {time.monotonic() - start:.1f} s")
+    recalled = [recall(one, known.get(one.name)) for one in distributions]
+    unread = [one.recorded or () for one, files in zip(distributions, recalled, strict=True) if files is None]
+    files = [file for recorded in unread for file in recorded]
+    progress(
+        f"reading {len(files)} files of {len(unread)} distributions; of {len(recalled) - len(unread)} all is known"
+    )
+    answers = iter(look_at(files, gpu))
+    seen = [
+        list(itertools.islice(answers, len(one.recorded or ()))) if files is None else files
+        for one, files in zip(distributions, recalled, strict=True)
+    ]
+    read = sum(file.size for files in seen for file in files if not file.recalled)
+    progress(f"read {read / 1e9:.2f} GB in {time.monotonic() - start:.1f} s")
     return seen
 
 
-def describe(distributions: Sequence[Distribution], seen: Sequence[SeenFile]) -> list[dict[str, Any]]:
-    """Return the distributions with their size and the files that are not as recorded."""
-    files = collections.defaultdict(list)
-    for file in seen:
-        files[file.file.distribution, file.file.folder].append(file)
-    return [
-        {
-            "name": one.name,
-            "version": one.version,
-            "requires": list(one.requires),
-            "files": len(files[one.name, one.folder]),
-            "bytes": sum(file.size for file in files[one.name, one.folder]),
-            "problems": [f"{file.file.name}: {file.problem}" for file in files[one.name, one.folder] if file.problem]
-            if one.recorded is not None
-            else ["no RECORD: nothing proves its files"],
-        }
-        for one in distributions
-    ]
+def describe(one: Distribution, seen: Sequence[SeenFile]) -> dict[str, Any]:
+    """Return a distribution with its size and the files that are not as recorded."""
+    return {
+        "name": one.name,
+        "version": one.version,
+        "requires": list(one.requires),
+        "files": len(seen),
+        "recalled": sum(file.recalled for file in seen),
+        "bytes": sum(file.size for file in seen),
+        "problems": [f"{file.file.name}: {file.problem}" for file in seen if file.problem]
+        if one.recorded is not None
+        else ["no RECORD: nothing proves its files"],
+    }
 
 
 def gather_bare(seen: Sequence[SeenFile]) -> list[dict[str, Any]]:
