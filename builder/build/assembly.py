@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name
 
 from builder.build.bytecode import byte_code_key
-from builder.build.environment import image_environment, image_labels
+from builder.build.environment import image_environment, image_labels, image_venv
 from builder.build.image import ImageSettings, Layer, assemble, load_image
 from builder.build.layerplan import plan_layers
 from builder.build.layers import (
@@ -24,7 +24,6 @@ from builder.build.layers import (
 )
 from builder.build.papers import image_papers, papers_key
 from builder.build.tarlayer import Blob
-from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
 from builder.document import key_of
 from builder.errors import BuildFailedError
@@ -124,7 +123,7 @@ def plan_image(
         base_key=base_key,
         wheels=tuple(sorted(inputs, key=lambda wheel: wheel.name)),
         terms=LayerTerms(
-            venv=Venv(python=recipe.python, home=lock.interpreter_folder),
+            venv=image_venv(recipe, lock),
             python=base_key,
             epoch=lock.epoch,
             compression=recipe.compression,

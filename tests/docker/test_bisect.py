@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.build.base import base_key
-from builder.build.environment import PREFIX
+from builder.build.venv import PREFIX
 from builder.build.foundation import toolchain_of
 from builder.build.image import ImageSettings, assemble, load_image
 from builder.build.layerplan import plan_layers

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 TOKENS, BATCH, BLOCK = 128, 4, 16
-# Where a function lives: the first of them that has it. NVFP4 left the kernel package after 0.3.21 and is compiled at run
-# time since.
+# Where a function lives: the first of them that has it. NVFP4 left the kernel package after 0.3.21 and is compiled at
+# run time since.
 PLACES = ("sgl_kernel", "sglang.jit_kernel.nvfp4", "sglang.srt.layers.moe.cutlass_moe")
 
 
