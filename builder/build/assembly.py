@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from builder.build.image import Image
     from builder.build.layerplan import LayerPlan
     from builder.build.tarlayer import File
+    from builder.build.venv import Venv
     from builder.build.wheelfile import WheelLayout
     from builder.build.wheels import BuiltWheel
     from builder.engine import Engine

@@ -31,8 +31,12 @@ JIT_CACHES = {
     "TVM_FFI_CACHE_DIR": "tvm-ffi",
     "XDG_CACHE_HOME": "xdg",
 }
-# The parts of NVIDIA's `cuda-toolkit` whose libraries a just-in-time compiler links, by the names that linkers look for.
-LINKED = {"cublas": ("cublas", "cublasLt"), "cudart": ("cudart",), "nvrtc": ("nvrtc",)}
+# The wheels whose libraries a just-in-time compiler links, and the names that linkers look for: the wheels lack them.
+LINKED = {
+    "nvidia-cublas": ("cublas", "cublasLt"),
+    "nvidia-cuda-nvrtc": ("nvrtc",),
+    "nvidia-cuda-runtime": ("cudart",),
+}
 # Checkpoints are no results of a compiler: they stay where people mount them, though XDG_CACHE_HOME moves.
 CHECKPOINTS = "/root/.cache/huggingface"
 
@@ -42,12 +46,12 @@ def image_venv(recipe: Recipe, lock: Lock) -> Venv:
     compiler, home = recipe.image_compiler, lock.interpreter_folder
     if compiler is None or compiler.version is None:
         return Venv(python=recipe.python, home=home)
-    libraries = tuple(name for part in sorted(compiler.extras) for name in LINKED.get(part, ()))
+    libraries = tuple(name for wheel in lock.wheels for name in LINKED.get(wheel.name, ()))
     return Venv(python=recipe.python, home=home, cuda=compiler.version.partition(".")[0], libraries=libraries)
 
 
 def _compiler_variables(venv: Venv) -> dict[str, str]:
-    """Return where the image's CUDA compiler is, and where what it links finds the compiler's libraries again (ld(1))."""
+    """Return where the image's CUDA compiler is, and where what it links finds its libraries again (ld(1))."""
     return {"CUDA_HOME": venv.toolkit, "LD_RUN_PATH": f"{venv.toolkit}/lib"} if venv.cuda else {}
 
 

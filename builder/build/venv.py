@@ -14,7 +14,7 @@ class Venv:
     """The virtual environment at `prefix`, made of the base image's own Python (`python`: its minor version, `3.13`).
 
     `home` is the folder of the base's interpreter. `cuda` is the major version of the CUDA compiler among the packages,
-    if there is one, and `libraries` are those of its libraries that linkers look for by a name that the wheels leave out.
+    if there is one, and `libraries` are those of its libraries that linkers look for by a name that the wheels lack.
     Paths are absolute in the image; `archived` turns one into its name in a layer.
     """
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builder.build.assembly import find_image
+from builder.build.environment import image_venv
 from builder.build.layers import image_layers, load_base
 from builder.build.layout import write_layout
 from builder.build.stage import build_recipe, find_plan, gather_materials
-from builder.build.environment import image_venv
 from builder.document import write_atomic
 from builder.engine import ImageBuild
 from builder.errors import BuildFailedError
