@@ -7,6 +7,7 @@ One process and one GPU, the tiny model's sizes without its weights, no CUDA gra
 from __future__ import annotations
 
 import importlib
+import os
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ def calls(group: dict[str, Any]) -> Iterator[Call]:
         for name, text in group["files"].items():
             Path(folder, name).write_text(text)
         leave_out_nvcc()
+        put_nvidia_smi(Path(folder))
         engine = Engine(["--model-path", folder, "--load-format", "dummy", *group["arguments"]])
         for name, step in (
             ("options", engine.read_options),
@@ -38,6 +40,17 @@ def calls(group: dict[str, Any]) -> Iterator[Call]:
             yield Call(name=f"engine {name}", run=partial(_with_small_values, step), decides=True, reaches=True)
             if not engine.goes_on:
                 return
+
+
+def put_nvidia_smi(folder: Path) -> None:
+    """Put a program into the search path that says the GPU's memory in MiB, as sglang up to 0.5.9 must ask for it."""
+    import torch
+
+    program = folder / "nvidia-smi"
+    mebibytes = torch.cuda.mem_get_info()[1] >> 20
+    program.write_text(f'#!/bin/sh\ncase "$*" in *memory.total*) echo {mebibytes} ;; *) exit 1 ;; esac\n')
+    program.chmod(0o755)
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 def _with_small_values(step: Callable[[], list[str]]) -> list[str]:
