@@ -19,7 +19,10 @@ NOT_SEEN: list[tuple[str, str]] = []
 
 
 class Module:
-    """A module of kernels of which none does anything, or what a function of it makes."""
+    """A module of kernels of which none does anything, or what a function of it makes; as a number it is one."""
+
+    def __index__(self) -> int:
+        return 1
 
     def __getattr__(self, _: str) -> Callable[..., Module]:
         return lambda *_, **__: Module()

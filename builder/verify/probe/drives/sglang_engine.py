@@ -87,11 +87,11 @@ class Engine:
         self.goes_on = False
         self._bench = importlib.import_module("sglang.bench_one_batch")
         self._bench.get_tokenizer = lambda *_, **__: None
+        leave_out_cute_launches()
         for name in [name for name in vars(self._bench) if name.startswith("initialize_")]:
             getattr(self._bench, name)(self._options)
         ports = self._bench.PortArgs.init_new(self._options)
         made, _ = self._bench.load_model(self._options, ports, 0, 0)
-        leave_out_cute_launches()
         self._runner = getattr(made, "torch_runner", made)
         self.goes_on = True
         return [f"model {_name(self._runner.model)}, attention {_name(self._runner.attn_backend)}"]
