@@ -54,7 +54,7 @@ def driven(call: Call, recorder: Recorder) -> dict[str, Any]:
     try:
         said = call.run()
     except Exception as caught:
-        error = f"{f'{type(caught).__name__}: {caught}'.strip()} ({ended_at(caught)})"
+        error = f"{': '.join(filter(None, (type(caught).__name__, str(caught).strip())))} ({ended_at(caught)})"
     return {
         "call": call.name,
         "decides": call.decides,
