@@ -11,6 +11,7 @@ import subprocess
 import threading
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar, NoReturn
 
 from builder.errors import EnvbuildError
@@ -18,7 +19,6 @@ from builder.errors import EnvbuildError
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
 
 
 class MissingProgramError(EnvbuildError):
@@ -54,11 +54,11 @@ class Programs:
             self._running.discard(process)
 
     def end(self) -> None:
-        """End all programs that run now, each with its whole group; none is started any more."""
+        """End all programs that run now, each with its whole session; none is started any more."""
         with self._lock:
             self._ended = True
             for process in self._running:
-                _kill_group(process)
+                _end(process)
 
 
 PROGRAMS: ContextVar[Programs | None] = ContextVar("PROGRAMS", default=None)
@@ -90,7 +90,7 @@ def run(
     timeout: float | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> Completed:
-    """Run a program to its end in a process group of its own, and end the whole group on timeout or interrupt.
+    """Run a program to its end in a session of its own, and end the whole session on timeout or interrupt.
 
     `environment` adds to the caller's own, of which the program does not see the names in `without`; `timeout` is in
     seconds; `on_line` sees each line of standard error live.
@@ -117,7 +117,7 @@ def run(
         try:
             timed_out = _feed_and_wait(process, stdin, timeout)
         finally:
-            _kill_group(process)
+            _end(process)
             process.wait()
             programs.forget(process)
         for reader in readers:
@@ -203,6 +203,20 @@ def _read(
     collected[name] = b"".join(lines)
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and all of its session: ninja starts each compiler in a process group of its own."""
+    killed: set[int] = set()
+    while living := _session(process.pid) - killed:
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= living
+
+
+def _session(leader: int) -> set[int]:
+    found = set()
+    for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(pid) == leader:
+                found.add(pid)
+    return found

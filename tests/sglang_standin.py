@@ -72,6 +72,8 @@ def start() -> None:
     if MISBEHAVIOUR in {"leaves children behind", "children, never ready"}:
         for _ in range(2):
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    if MISBEHAVIOUR == "compiles, never ready":
+        subprocess.Popen(["bash", "-c", "exec -a nvcc sleep 600"])
     if MISBEHAVIOUR.endswith("never ready"):
         time.sleep(600)
     if MISBEHAVIOUR == "gigabytes of log":

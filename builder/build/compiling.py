@@ -66,7 +66,7 @@ def build_wheel(job: WheelJob, shop: Workshop) -> BuiltWheel:
 
 def _attempts(job: WheelJob, tree: Path, work: Path, shop: Workshop) -> Exit:
     """Compile; while a compiler is killed for want of memory, again with half as many jobs."""
-    jobs = shop.bench.effort.jobs_for(unit_memory(job.name, shop.store))
+    jobs = shop.bench.effort.jobs_for(unit_memory(job.name, shop.store) * job.threads)
     seen = Measures(name=job.name)
     while True:
         shop.on_line(f"{job.name}: {jobs} at a time within {shown_bytes(shop.bench.effort.memory)} of memory")

@@ -53,6 +53,15 @@ class WheelJob:
         return dict(self.environment)["TORCH_CUDA_ARCH_LIST"].replace(";", " and ")
 
     @property
+    def threads(self) -> int:
+        """How many architectures of one file nvcc compiles at a time, each in memory of its own."""
+        variables = dict(self.environment)
+        asked = variables.get("NVCC_THREADS", "1")
+        archs = variables.get("TORCH_CUDA_ARCH_LIST", "").count(";") + 1
+        # nvcc takes 0 for as many threads as there are processors.
+        return min(int(asked) or archs, archs) if asked.isdecimal() else 1
+
+    @property
     def cache_salt(self) -> str:
         """What a compilers' cache cannot see and must tell apart: the compilers, and flags that nvcc takes unseen."""
         unseen = {name: value for name, value in self.environment if name in UNSEEN_FLAGS}

@@ -51,7 +51,7 @@ RECIPE_ENDINGS = (".yaml", ".yml")
     type=Limit(min=1, max=7 * DAY),
     default=1200.0,
     show_default=True,
-    help="Seconds for each check of an image or of the interpreter at hand; a server compiles kernels at first.",
+    help="Seconds for each check of an image or of the interpreter at hand; what a server compiles comes on top.",
 )
 @click.option("--out", type=OUTPUT_FILE, help="Write the verdict to this file too.")
 @json_option

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from builder.errors import InvalidDocumentError
 from builder.lock.choice import chosen_wheels, locked_wheels, refuse_other_index
 from builder.lock.extras import asked_extras, declared_requirements, with_extras
@@ -15,12 +17,13 @@ from builder.lock.target import target_of
 from builder.lock.uv import Question, ask_uv
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from builder.lock.choice import ChosenWheel
     from builder.lock.model import LockedImage, LockedWheel
     from builder.lock.target import Target
     from builder.recipe.model import Index, Recipe
+    from builder.recipe.source import RecipeFile
     from builder.settings import Settings
     from builder.store import Store
 
@@ -46,7 +49,7 @@ def resolve_wheels(
         target=target_of(recipe, base),
         store=store,
         settings=settings,
-        overrides=tuple(_overrides(recipe)) if overruled else (),
+        overrides=_overrides(recipe) if overruled else (),
         built=built_packages(recipe),
         indexes=indexes,
         as_of=recipe.as_of,
@@ -103,13 +106,17 @@ def _chosen(question: Question, previous: bytes, store: Store, settings: Setting
         question = replace(question, overrides=widened)
 
 
-def _overrides(recipe: Recipe) -> Iterator[str]:
-    """Yield the overrides as requirements; a pin of the stack that says another version is refused."""
-    for name, override in recipe.overrides.items():
-        package = recipe.stack.get(name)
-        if package is not None and package.version not in {None, override.version}:
+def refuse_contradictions(source: RecipeFile) -> None:
+    """Raise InvalidDocumentError where the stack pins a package that is overruled with another version."""
+    pins = {canonicalize_name(name): (name, package.version) for name, package in source.recipe.stack.items()}
+    for name, override in source.recipe.overrides.items():
+        pin, version = pins.get(canonicalize_name(name), (name, None))
+        if version not in {None, override.version}:
             raise InvalidDocumentError(
-                f"overrides.{name}: {override.version} contradicts stack.{name}: {package.version}",
+                f"{source.place_of('overrides', name)}: {override.version} contradicts stack.{pin}: {version}",
                 remedy="give both the same version",
             )
-        yield f"{name}=={override.version}"
+
+
+def _overrides(recipe: Recipe) -> tuple[str, ...]:
+    return tuple(f"{name}=={override.version}" for name, override in recipe.overrides.items())

@@ -16,7 +16,7 @@ from builder.lock.lockfile import COMPILER, LOCK, PYLOCK, TOOLCHAIN
 from builder.lock.model import LockFile
 from builder.lock.project import local_projects
 from builder.lock.pylock import write_pylock
-from builder.lock.python import resolve_wheels
+from builder.lock.python import refuse_contradictions, resolve_wheels
 from builder.lock.question import question_of
 from builder.lock.refusal import placed
 from builder.lock.requirements import built_packages, requirements_of, separate_compiler, toolchain_requirements
@@ -48,6 +48,7 @@ def resolve_lock(
     Debian's packages are kept together or, where the recipe asks for others, chosen anew together.
     """
     question, recipe = question_of(source), source.recipe
+    refuse_contradictions(source)
     configured_index(settings)  # a wrong setting is said before anything begins
     refuse_unreachable(recipe, settings)
     with Beside() as beside:  # Debian's resolver and uv are other programs, and all wait for the network

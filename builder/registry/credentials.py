@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from builder.errors import RegistryError
+from builder.errors import InvalidDocumentError, RegistryError, UsageError
 from builder.process import MissingProgramError, run
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ class Credential:
 def find_credential(registry: str, folder: Path) -> Credential | None:
     """Return the login for `host[:port]` of the Docker configuration in `folder`, or None: anonymous.
 
-    A helper for this registry is asked first, then the store of all registries, then the file itself. Raises
-    RegistryError if the file or a helper is broken; what they hold is not part of the message.
+    A helper for this registry is asked first, then the store of all registries, then the file itself. Raises UsageError
+    if the file cannot be read, InvalidDocumentError if it is broken, RegistryError if a helper is; what they hold is
+    not part of the message.
     """
     path = folder / "config.json"
     config = _read(path)
@@ -65,7 +66,10 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise RegistryError(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}",
+            remedy="make it readable, or set DOCKER_CONFIG to the folder of another one (an empty folder: no login)",
+        ) from error
     except ValueError:
         raise _broken(path) from None
     if not isinstance(value, dict):
@@ -80,8 +84,8 @@ def _mapping(config: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     return value
 
 
-def _broken(path: Path) -> RegistryError:
-    return RegistryError(
+def _broken(path: Path) -> InvalidDocumentError:
+    return InvalidDocumentError(
         f"{path} is not a Docker configuration", remedy="repair it, or set DOCKER_CONFIG to another folder"
     )
 
@@ -101,7 +105,7 @@ def _from_entry(entry: dict[str, Any], registry: str, path: Path) -> Credential 
         try:
             user, _, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError, TypeError, ValueError):
-            raise RegistryError(
+            raise InvalidDocumentError(
                 f"{path} holds a damaged login for {registry}", remedy=f"run `docker login {registry}` again"
             ) from None
     if not token and not user:

@@ -41,17 +41,17 @@ EVIDENCE_LINES = 30
 
 
 def cpu_decode(
-    place: Place, *, store: Store, own_model_code: str | None = None, timeout: float = 600.0, on_line: OnLine = None
+    place: Place, *, store: Store, server: str | None = None, timeout: float = 600.0, on_line: OnLine = None
 ) -> Check:
     """Decode the tiny checkpoint in the stack's own Transformers, on the CPU, and judge the tokens and their margins.
 
-    Proves Transformers' model code and its arithmetic, not a GPU kernel. `own_model_code` names the recipe's server if
-    it has GLM-5's model code itself: then a known difference of Transformers' code is a notice and no fault.
+    Proves Transformers' model code and its arithmetic, not a GPU kernel. `server` names the package whose own model
+    code serves: where the stack really has GLM-5's class of it, a known difference of Transformers' code is a notice.
     """
     model = tiny_model(SMALL, store)
-    request, files = _request("cpu", CPU_RUNS, model), _files(model, store)
+    request, files = _request("cpu", CPU_RUNS, model, server), _files(model, store)
     answer = place.probe("decode", request, files, timeout=timeout, on_line=on_line)
-    check = decode_check(Attempts(first=answer), model, store=store, own_model_code=own_model_code)
+    check = decode_check(Attempts(first=answer), model, store=store)
     return with_log(check, answer, store)
 
 
@@ -105,7 +105,6 @@ def decode_check(
     store: Store | None = None,
     name: str = CPU,
     level: Literal["cpu-decode", "gpu-decode"] = CPU,
-    own_model_code: str | None = None,
 ) -> Check:
     """Return the check for what the probe answered."""
     answer = attempts.first
@@ -120,12 +119,15 @@ def decode_check(
         summary = f"in phase {report.phase}: {located}" if located else report.broken(report.error)
         evidence = (*report.error.traceback, *_blocked(attempts))
         return Check(name=name, level=level, outcome=outcome, summary=summary, figures=figures, evidence=evidence)
-    outcome, summary, judged, evidence = _judged(report, model, store, own_model_code)
+    outcome, summary, judged, evidence = _judged(report, model, store)
     return Check(name=name, level=level, outcome=outcome, summary=summary, figures=judged | figures, evidence=evidence)
 
 
-def _request(device: str, runs: tuple[dict[str, Any], ...], model: TinyModel) -> dict[str, object]:
-    return {"device": device, "runs": list(runs), "rounds": rounds_request(model, ALONE_AND_TOGETHER)}
+def _request(
+    device: str, runs: tuple[dict[str, Any], ...], model: TinyModel, server: str | None = None
+) -> dict[str, object]:
+    rounds = rounds_request(model, ALONE_AND_TOGETHER)
+    return {"device": device, "runs": list(runs), "rounds": rounds, "server": server}
 
 
 def _files(model: TinyModel, store: Store) -> dict[str, Any]:
@@ -134,7 +136,7 @@ def _files(model: TinyModel, store: Store) -> dict[str, Any]:
 
 
 def _judged(
-    report: DecodeReport, model: TinyModel, store: Store | None, own_model_code: str | None
+    report: DecodeReport, model: TinyModel, store: Store | None
 ) -> tuple[Outcome, str, Figures, tuple[str, ...]]:
     judgements = [judge_rounds(model, ALONE_AND_TOGETHER, run.answers, band_for(run.dtype)) for run in report.runs]
     figures = _together(judgements)
@@ -143,11 +145,9 @@ def _judged(
         return "passed", _passed(report, figures), figures, ()
     cause = f"{report.stack}{_variant(report, wrong)}: {judgements[wrong].cause}{report.hint}"
     family = known_family(report, model, store) if store else None
-    if family and own_model_code:
+    if family and report.served_by:
         figures |= {"model_meaning": family}
-        notice = (
-            f"notice: {report.stack} computes exactly as {family}; {own_model_code} serves with model code of its own"
-        )
+        notice = f"notice: {report.stack} computes exactly as {family}; what serves is {report.served_by}"
         return "passed", notice, figures, report.code()
     return "failed", cause, figures, report.code()
 

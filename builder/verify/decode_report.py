@@ -36,7 +36,10 @@ class DecodeRun(Document):
 
 
 class DecodeReport(Document):
-    """What `builder/verify/probe/decode.py` reports: `seconds` by phase, `runs` as far as they came."""
+    """What `builder/verify/probe/decode.py` reports: `seconds` by phase, `runs` as far as they came.
+
+    `served_by` is the server's own model class, found in the stack; None: Transformers' code is what serves.
+    """
 
     phase: Phase
     error: ProbeError | None
@@ -45,6 +48,7 @@ class DecodeReport(Document):
     versions: dict[str, str]
     peak_memory_mib: float
     gpu: GpuFacts = GpuFacts()
+    served_by: str | None = None
 
     @property
     def transformers(self) -> str:
@@ -96,6 +100,7 @@ class DecodeReport(Document):
         figures |= {"phase": self.phase, "peak_memory_mib": self.peak_memory_mib}
         for run in self.runs[-1:]:
             figures |= {"model_code": run.model_code, "model_code_sha256": run.model_code_sha256}
+            figures |= {"served_by": self.served_by or run.model_code}
         return figures | {
             "attention": ", ".join(dict.fromkeys(run.attention for run in self.runs)) or "none",
             "dtype": ", ".join(dict.fromkeys(run.dtype for run in self.runs)) or "none",

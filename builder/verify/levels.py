@@ -26,6 +26,13 @@ def gpus_needed(recipe: Recipe) -> int:
     return 1 if "gpu-decode" in recipe.smoke.require else 0
 
 
+def own_model_code(serve: Serve | None) -> str | None:
+    """Return the package whose own model code serves; None: Transformers' does."""
+    if serve is None or serve.engine not in OWN_MODEL_CODE or serve.args.get("model-impl") == "transformers":
+        return None
+    return serve.engine
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoding:
     """What the levels that decode need: `place` gives the stack's place with so many GPUs; `timeout` is in seconds."""
@@ -47,11 +54,8 @@ class Decoding:
         from builder.verify.decode import cpu_decode, gpu_decode  # noqa: PLC0415 - NumPy is slow to import
 
         if level == "cpu-decode":
-            engine = self.serve.engine if self.serve and self.serve.engine in OWN_MODEL_CODE else None
-            place = self.place(0)
-            check = cpu_decode(
-                place, store=self.store, own_model_code=engine, timeout=self.timeout, on_line=self.on_line
-            )
+            place, server = self.place(0), own_model_code(self.serve)
+            check = cpu_decode(place, store=self.store, server=server, timeout=self.timeout, on_line=self.on_line)
             return (check,)
         if level == "gpu-decode" and self.serve is not None and self.serve.engine == "sglang":
             return self._served(self.serve)

@@ -226,6 +226,7 @@ def _figures(report: ServeReport) -> Figures:
         "phase": report.phase,
         "model_code": report.model_code,
         "model_code_sha256": report.model_code_sha256,
+        "served_by": "transformers" if info.get("model_impl") == "transformers" else report.model_code,
         "peak_memory_mib": report.peak_memory_mib,
         "peak_gpu_mib": report.peak_gpu_mib,
         "not_exercised": "nothing" if report.gpu.has_four_bit_units else FOUR_BIT,

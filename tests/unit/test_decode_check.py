@@ -7,20 +7,24 @@ import json
 import os
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import builder
 from builder.document import pretty_json
 from builder.engine import ContainerRun, Exit
+from builder.recipe.model import Serve
 from builder.store import Store
 from builder.verify.cuda_error import BLOCKED, Attempts
 from builder.verify.decode import cpu_decode, decode_check, gpu_check, gpu_decode
 from builder.verify.family import greedy
 from builder.verify.inside import ProbeAnswer, last_report
+from builder.verify.levels import own_model_code
 from builder.verify.place import InImage
+from builder.verify.probe.stack import model_code
 from builder.verify.tiny.config import SMALL
 from builder.verify.tiny.deviations import deviation_among, known_deviations
 from builder.verify.tiny.model import TinyModel, tiny_model
@@ -255,7 +259,8 @@ def _rest(expected: Expectation) -> float:
 
 
 def test_the_probe_runs_on_the_standard_library_alone_and_reports_what_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "request.json").write_bytes(pretty_json({"device": "cpu", "runs": [], "rounds": []}))
+    asked = {"device": "cpu", "runs": [], "rounds": [], "server": "sglang"}
+    (tmp_path / "request.json").write_bytes(pretty_json(asked))
     root = str(Path(builder.__file__).parent.parent)
     ended = subprocess.run(
         [sys.executable, "-S", "-m", "builder.verify.probe.decode", str(tmp_path)],
@@ -266,6 +271,7 @@ def test_the_probe_runs_on_the_standard_library_alone_and_reports_what_is_missin
     report = last_report(ended.stdout)
     assert report is not None
     assert (report["phase"], report["error"]["missing_module"]) == ("import", "torch")
+    assert report["served_by"] is None
     assert decode_check(answer(report), MODEL).summary.startswith("there is no torch")
 
 
@@ -348,20 +354,66 @@ def as_family(store: Store, family: str, version: str) -> tuple[TinyModel, dict[
     return model, changed(runs=[run(first, second)], versions={"transformers": version})
 
 
-def test_a_known_deviation_is_a_notice_where_the_server_has_its_own_model_code_and_a_fault_elsewhere(
+OF_SGLANG = "sglang.srt.models.glm4_moe.GlmMoeDsaForCausalLM"
+
+
+def test_a_known_deviation_is_a_notice_where_the_stack_has_the_servers_own_class_and_a_fault_elsewhere(
     store: Store,
 ) -> None:
     model, report = as_family(store, "both-half-split", "5.8.1")
-    served = decode_check(answer(report), model, store=store, own_model_code="sglang")
+    served = decode_check(answer(report | {"served_by": OF_SGLANG}), model, store=store)
     assert served.outcome == "passed"
     assert served.summary.startswith(
         "notice: GlmMoeDsaForCausalLM of Transformers 5.8.1 computes exactly as Transformers"
     )
-    assert served.summary.endswith("sglang serves with model code of its own")
+    assert served.summary.endswith(f"; what serves is {OF_SGLANG}")
     assert "half-split" in str(served.figures["model_meaning"])
-    assert decode_check(answer(report), model, store=store).outcome == "failed"
+    assert served.figures["served_by"] == OF_SGLANG
+    for without in ({}, {"served_by": None}):
+        check = decode_check(answer(report | without), model, store=store)
+        assert (check.outcome, check.figures["served_by"]) == ("failed", CODE["model_code"])
     report["versions"] = {"transformers": "5.12.1"}  # another family: the answers are not its own
-    assert decode_check(answer(report), model, store=store, own_model_code="sglang").outcome == "failed"
+    assert decode_check(answer(report | {"served_by": OF_SGLANG}), model, store=store).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "package"),
+    [
+        ("sglang", {}, "sglang"),
+        ("vllm", {"model-impl": "auto"}, "vllm"),
+        ("sglang", {"model-impl": "transformers"}, None),
+        ("transformers", {}, None),
+    ],
+)
+def test_only_a_server_that_is_not_told_to_use_transformers_has_model_code_of_its_own(
+    kind: Literal["sglang", "vllm", "transformers"], arguments: dict[str, str | int | float | bool], package: str | None
+) -> None:
+    assert own_model_code(Serve(engine=kind, args=arguments)) == package
+
+
+def test_no_server_has_no_model_code_of_its_own() -> None:
+    assert own_model_code(None) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "class_", "found"),
+    [
+        ("glm4_moe.py", "GlmMoeDsaForCausalLM", OF_SGLANG),
+        ("glm4_moe.py", "GlmMoeForCausalLM", None),  # declared in the recipe, but this release lacks the class
+        (None, "", None),  # not even installed
+    ],
+)
+def test_the_servers_class_must_really_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None, class_: str, found: str | None
+) -> None:
+    package = tmp_path / "sglang"
+    if file is not None:
+        models = package / "srt" / "models"
+        models.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (models / file).write_text(f"class {class_}(Base):\n    pass\n")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: PathFinder.find_spec("sglang", [str(tmp_path)]))
+    assert model_code("sglang").get("model_code") == found
 
 
 def test_known_deviations_have_a_source_and_do_not_overlap() -> None:

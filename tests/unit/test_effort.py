@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from builder.build import effort
 from builder.build.benches import ContainerBench
 from builder.build.compiling import Workshop, _attempts
-from builder.build.effort import Effort, effort_on, memory_for
+from builder.build.effort import Effort, effort_here, effort_on, memory_for
 from builder.build.failing import out_of_memory
 from builder.build.measuring import UNKNOWN_UNIT, Measures, keep_measures, unit_memory
 from builder.build.progress import UnitProgress, shown_time, units_in
@@ -85,7 +86,9 @@ def test_want_of_memory_is_told_from_other_failures(ended: Exit, killed: bool) -
     assert out_of_memory(ended) is killed
 
 
-def attempts(tmp_path: Path, endings: Iterable[Exit], jobs: int) -> tuple[list[str], Exit]:
+def attempts(
+    tmp_path: Path, endings: Iterable[Exit], jobs: int, environment: tuple[tuple[str, str], ...] = ()
+) -> tuple[list[str], Exit]:
     answers = iter(endings)
     engine = FakeEngine(answer=lambda _job: next(answers))
     shop = Workshop(
@@ -99,10 +102,33 @@ def attempts(tmp_path: Path, endings: Iterable[Exit], jobs: int) -> tuple[list[s
         on_line=lambda _line: None,
         warn=lambda _line: None,
     )
-    job = WheelJob(name="x", source=tmp_path, source_digest="", environment=(), toolchain_key="", script_digest="")
+    job = WheelJob(
+        name="x", source=tmp_path, source_digest="", environment=environment, toolchain_key="", script_digest=""
+    )
     ended = _attempts(job, tmp_path, tmp_path, shop)
     runs: list[ContainerRun] = engine.runs
     return [run.environment["MAX_JOBS"] for run in runs], ended
+
+
+@pytest.mark.parametrize(
+    ("threads", "archs", "jobs"),
+    [("1", "9.0;12.0", "6"), ("2", "9.0;12.0", "3"), ("4", "12.0", "6"), ("0", "9.0;12.0", "3")],
+)
+def test_each_architecture_beside_another_takes_memory_of_its_own(
+    tmp_path: Path, threads: str, archs: str, jobs: str
+) -> None:
+    environment = (("NVCC_THREADS", threads), ("TORCH_CUDA_ARCH_LIST", archs))
+    assert attempts(tmp_path, [Exit(code=0)], 6, environment) == ([jobs], Exit(code=0))
+
+
+def test_what_is_said_of_memory_holds_against_what_a_machine_without_containers_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(effort, "_meminfo", lambda: (31 * GIB, 25 * GIB))
+    monkeypatch.setattr(effort, "_own_limit", lambda: None)
+    assert effort_here(settings_from({})).memory < 25 * GIB
+    given = settings_from({"ENVBUILD_MEMORY": "240g", "ENVBUILD_JOBS": "30"})
+    assert effort_here(given) == Effort(memory=240 * GIB, jobs=30)
 
 
 def test_jobs_are_halved_until_one_is_left(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from builder.errors import InvalidDocumentError, ResolveError
 from builder.lock.project import local_projects
 from builder.lock.pylock import write_pylock
-from builder.lock.python import resolve_python, resolve_wheels
+from builder.lock.python import refuse_contradictions, resolve_python, resolve_wheels
 from builder.lock.requirements import requirements_of, toolchain_requirements
 from builder.lock.target import Target
 from builder.lock.uv import Question, end_of_day, explanation, uv_command, uv_files
@@ -159,10 +159,13 @@ def test_an_override_keeps_the_extras_that_others_ask_for(metadata: bool, index:
     assert locked == {"flint": "5", "lib": "3.0", "turbo": "7", "user": "1.0"}
 
 
-def test_an_override_that_contradicts_the_stack_is_refused(index: PackageIndex, store: Store, tmp_path: Path) -> None:
-    wished = recipe({"lib": "3.0"}, overrides={"lib": {"version": "2.0", "reason": "the cap is too strict"}})
-    with pytest.raises(InvalidDocumentError, match=r"overrides\.lib: 2\.0 contradicts stack\.lib: 3\.0"):
-        resolve_stack(wished, tmp_path, store, settings_for(index))
+def test_an_override_that_contradicts_the_stack_is_refused_at_its_line(tmp_path: Path) -> None:
+    wished = recipe({"some-lib": "3.0"}, overrides={"some_lib": {"version": "2.0", "reason": "the cap is too strict"}})
+    source = RecipeFile(path=tmp_path / "r.yaml", recipe=wished, places={("overrides", "some_lib"): (9, 3)})
+    with pytest.raises(
+        InvalidDocumentError, match=r"r\.yaml:9:3: overrides\.some_lib: 2\.0 contradicts stack\.some-lib: 3\.0"
+    ):
+        refuse_contradictions(source)
 
 
 def test_a_package_that_is_built_here_comes_from_no_index(index: PackageIndex, store: Store) -> None:

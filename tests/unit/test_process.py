@@ -28,9 +28,16 @@ def test_a_missing_program_is_named_with_its_remedy() -> None:
     assert "apt-get install no-such-program" in error.value.remedy
 
 
-def test_a_timeout_ends_the_whole_process_group(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", [None, 0], ids=["one group", "a group for each child, as ninja does"])
+def test_a_timeout_ends_the_whole_session(tmp_path: Path, group: int | None) -> None:
     pid_file = tmp_path / "pid"
-    ended = run(["sh", "-c", f"sleep 600 & echo $! > {pid_file}; wait"], timeout=1.0)
+    code = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen(['sleep', '60'], process_group={group}, stdout=-3, stderr=-3)\n"
+        "open(sys.argv[1], 'w').write(str(child.pid))\n"
+        "child.wait()\n"
+    )
+    ended = run([sys.executable, "-c", code, str(pid_file)], timeout=2.0)
     assert ended.timed_out
     child = int(pid_file.read_text())
     for _ in range(100):

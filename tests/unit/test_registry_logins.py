@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.download import Patience
-from builder.errors import RegistryError
+from builder.errors import InvalidDocumentError, RegistryError, UsageError
 from builder.registry.client import RegistryClient
 from builder.registry.content import OCI_MANIFEST, Descriptor, Payload
 from builder.registry.credentials import Credential, find_credential
@@ -124,14 +124,21 @@ def test_a_helper_that_is_not_installed_is_named(config: Path) -> None:
 def test_a_configuration_that_is_none_is_named_and_not_shown(text: str, config: Path) -> None:
     write_config(config, {})
     (config / "config.json").write_text(text)
-    with pytest.raises(RegistryError, match=r"config\.json is not a Docker configuration") as caught:
+    with pytest.raises(InvalidDocumentError, match=r"config\.json is not a Docker configuration") as caught:
         find_credential("a.example", config)
     assert "s3cret" not in caught.value.message
 
 
+def test_a_configuration_that_cannot_be_read_is_named_with_the_remedy(config: Path) -> None:
+    (config / "config.json").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"config\.json cannot be read: Is a directory") as caught:
+        find_credential("a.example", config)
+    assert "DOCKER_CONFIG" in caught.value.remedy
+
+
 def test_a_damaged_login_is_named_and_not_shown(config: Path) -> None:
     write_config(config, {"auths": {"a.example": {"auth": "s3cret!"}}})
-    with pytest.raises(RegistryError, match=r"damaged login for a\.example") as caught:
+    with pytest.raises(InvalidDocumentError, match=r"damaged login for a\.example") as caught:
         find_credential("a.example", config)
     assert "s3cret" not in caught.value.message
 

@@ -162,6 +162,13 @@ def test_a_server_that_never_answers_is_given_up_in_the_phase_it_reached(store: 
     assert still_running(str(STANDIN)) == []
 
 
+def test_compiling_is_granted_beyond_the_deadline_and_not_for_ever(store: Store) -> None:
+    check = check_of(store, "compiles, never ready", deadlines=replace(PATIENT, ready=3.0, compiling=2.0))
+    assert "in phase graph capture: no answer within 3 s and 2 s of compiling" in check.summary
+    assert "1 compilers were running, such as nvcc" in check.summary
+    assert still_running(str(STANDIN)) == []
+
+
 def test_a_server_that_hangs_at_the_first_request_is_given_up_in_phase_decode(store: Store) -> None:
     check = check_of(store, "hangs at decode", deadlines=replace(PATIENT, request=2.0))
     assert "in phase decode: /generate: no answer within 2 s" in check.summary

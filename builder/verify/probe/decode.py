@@ -8,6 +8,7 @@ does becomes a report: which phase was reached, what was decoded, which exceptio
     device   "cpu" or "cuda"
     runs     [{dtype, attention}]: the model is loaded once for each; attention null: the stack's own choice
     rounds   lists of requests {prompt, new_tokens}; those of one round are decoded as one batch
+    server   the package that serves the model by code of its own, if it has any; null: Transformers' code serves
 """
 
 # ruff: noqa: PLC0415 - importing the stack is a part of what is probed, and may fail
@@ -27,6 +28,7 @@ from typing import Any
 
 from builder.verify.probe.nvml import gpu_facts
 from builder.verify.probe.report import Report
+from builder.verify.probe.stack import model_code
 
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -64,6 +66,8 @@ def main(arguments: list[str]) -> None:
 
 def _decode_all(folder: Path, report: Report) -> None:
     asked = json.loads((folder / "request.json").read_text())
+    if asked["server"] is not None:
+        report.values["served_by"] = model_code(asked["server"]).get("model_code")
     if asked["device"] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     report.enter("import")

@@ -11,7 +11,8 @@ FOLDER holds `request.json` and `model/`. The probe does not know the right answ
     needs_gpu     whether nothing is to be started without a GPU
     phases        [regular expression, phase] pairs: the log line that begins a phase before the server is ready
     rounds        lists of requests {prompt, new_tokens}; those of one round are sent at the same time
-    deadlines     seconds: `ready` from the start to the first answer, `request` for each later one, `stop` to end
+    deadlines     seconds: `ready` from the start to the first answer, not counting up to `compiling` seconds in which
+                  compilers run; `request` for each later answer, `stop` to end
     ranks         if more than 1: that many processes must first agree on a sum, through `collective`
 """
 
@@ -27,12 +28,13 @@ import tempfile
 import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.verify.probe.collective import prove_collective
 from builder.verify.probe.nvml import Nvml, gpu_facts
+from builder.verify.probe.patience import Patience
 from builder.verify.probe.report import Report
 from builder.verify.probe.sglang_api import Client, NoAnswerError
 from builder.verify.probe.stack import model_code, own_options
@@ -137,12 +139,12 @@ def ending_is_clean(ending: dict[str, Any]) -> bool:
 
 def _await_ready(client: Client, server: Server, asked: dict[str, Any], model: str, report: Report) -> None:
     """Wait until the server describes itself and has decoded a token: the health pages prove nothing."""
-    start = time.monotonic()
-    deadline = start + asked["deadlines"]["ready"]
+    start, limits = time.monotonic(), asked["deadlines"]
+    patience = Patience(limits["ready"], limits["compiling"], lambda: bool(server.compilers()))
     while (info := client.server_info(INFO_TIMEOUT)) is None:
         _must_live(server)
-        if time.monotonic() > deadline:
-            raise NotReadyError(f"no answer within {asked['deadlines']['ready']:.0f} s")
+        if patience.over():
+            raise NotReadyError(f"no answer within {_waited(limits['ready'], patience)}")
         time.sleep(POLL_SECONDS)
     _must_live(server)
     report.values["server_info"] = _plain(info)
@@ -153,10 +155,29 @@ def _await_ready(client: Client, server: Server, asked: dict[str, Any], model: s
     first = asked["rounds"][0][0]
     backwards = first["prompt"][::-1]  # shares no beginning with what is judged: nothing of it must be cached yet
     with _named_death(server):
-        client.generate(backwards, 1, max(deadline - time.monotonic(), POLL_SECONDS))
+        _first_answer(client, backwards, patience, limits["ready"])
         began = time.monotonic()
-        client.generate(backwards[1:], 1, asked["deadlines"]["request"])
+        client.generate(backwards[1:], 1, limits["request"])
     report.values["times"]["first_token_seconds"] = round(time.monotonic() - began, 4)
+    report.values["times"]["compiling_seconds"] = round(patience.compiled, 1)
+
+
+def _first_answer(client: Client, prompt: list[int], patience: Patience, seconds: float) -> None:
+    """Decode one token; much is compiled at its first use. Raises NoAnswerError when the patience is over."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        job = pool.submit(client.generate, prompt, 1, max(patience.longest, POLL_SECONDS))
+        while not wait([job], timeout=POLL_SECONDS).done:
+            if patience.over():
+                raise NoAnswerError(f"no first answer within {_waited(seconds, patience)}")
+        job.result()
+    finally:
+        pool.shutdown(wait=False)  # the server's end ends the request
+
+
+def _waited(seconds: float, patience: Patience) -> str:
+    compiled = f" and {patience.compiled:.0f} s of compiling" if patience.compiled else ""
+    return f"{seconds:.0f} s{compiled}"
 
 
 def _decode_rounds(client: Client, server: Server, asked: dict[str, Any], report: Report) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 MODEL_CLASS = "GlmMoeDsaForCausalLM"
-MODELS = "srt/models"
+MODELS = {"sglang": "srt/models", "vllm": "model_executor/models"}
 
 
 def own_options(package: str, by_version: list[dict[str, Any]]) -> tuple[list[str], dict[str, str]]:
@@ -42,10 +42,10 @@ def model_code(package: str) -> dict[str, str]:
     spec = importlib.util.find_spec(package)
     folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
     for folder in folders:
-        for file in sorted((folder / MODELS).glob("*.py")):
+        for file in sorted((folder / MODELS[package]).glob("*.py")):
             text = file.read_bytes()
             if f"class {MODEL_CLASS}(".encode() in text:
-                name = f"{package}.{MODELS.replace('/', '.')}.{file.stem}.{MODEL_CLASS}"
+                name = f"{package}.{MODELS[package].replace('/', '.')}.{file.stem}.{MODEL_CLASS}"
                 return {"model_code": name, "model_code_sha256": hashlib.sha256(text).hexdigest()}
     return {}
 

@@ -112,15 +112,19 @@ class Server:
         """The exit code (negative: the signal) of the process that was started; None while it runs."""
         return self._process.poll()
 
+    def compilers(self) -> list[str]:
+        """Return the command lines of the compilers that the server runs at the moment."""
+        return [command for pid in below(os.getpid()) if _is_compiler(command := command_of(pid))]
+
     def interrogate(self) -> list[str]:
         """Make every Python process of a server that hangs print where it stands; return the compilers that run.
 
         The stacks go to the log; needs PYTHONFAULTHANDLER=1 in its environment. The server does not survive it.
         """
-        pids = [pid for pid in below(os.getpid()) if pid != self._process.pid]
-        compilers = [command for pid in pids if _is_compiler(command := command_of(pid))]
-        for pid in pids:
-            send(pid, signal.SIGABRT)
+        compilers = self.compilers()
+        for pid in below(os.getpid()):
+            if pid != self._process.pid:
+                send(pid, signal.SIGABRT)
         time.sleep(STACKS_SECONDS)
         return compilers
 
