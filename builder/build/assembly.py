@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 from builder.build.ahead import Ahead
 from builder.build.bytecode import byte_code_key
-from builder.build.environment import image_environment, image_labels
+from builder.build.environment import image_environment, image_labels, image_venv
 from builder.build.image import ImageSettings, Layer, assemble, load_image
 from builder.build.layerplan import plan_layers
 from builder.build.layers import (
@@ -25,7 +25,6 @@ from builder.build.layers import (
 )
 from builder.build.papers import image_papers
 from builder.build.tarlayer import Blob
-from builder.build.venv import Venv
 from builder.build.wheelfile import WheelInput, read_layout
 from builder.document import key_of
 from builder.errors import BuildFailedError
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from builder.build.image import Image
     from builder.build.layerplan import LayerPlan
+    from builder.build.venv import Venv
     from builder.build.wheelfile import WheelLayout
     from builder.build.wheels import BuiltWheel
     from builder.engine import Engine
@@ -128,7 +128,7 @@ def plan_image(
         base_key=base_key,
         wheels=tuple(sorted(inputs, key=lambda wheel: wheel.name)),
         terms=LayerTerms(
-            venv=Venv(python=recipe.python, home=lock.interpreter_folder),
+            venv=image_venv(recipe, lock),
             python=base_key,
             epoch=lock.epoch,
             compression=recipe.compression,

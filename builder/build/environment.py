@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from builder.build.venv import PREFIX, Venv
 from builder.lock.examine import facts_of
 from builder.lock.model import LockedGit
 from builder.preflight.knowledge.tables import cuda_table
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from builder.lock.model import Lock
     from builder.recipe.model import Recipe
 
-PREFIX = "/opt/env"
 CACHE = "/var/cache/envbuild"
 LOCK_LABEL = "dev.envbuild.lock"
 # Every just-in-time compiler of the field keeps its results here; none of them keys its cache by the whole stack,
@@ -31,19 +31,40 @@ JIT_CACHES = {
     "TVM_FFI_CACHE_DIR": "tvm-ffi",
     "XDG_CACHE_HOME": "xdg",
 }
+# The wheels whose libraries a just-in-time compiler links, and the names that linkers look for: the wheels lack them.
+LINKED = {
+    "nvidia-cublas": ("cublas", "cublasLt"),
+    "nvidia-cuda-nvrtc": ("nvrtc",),
+    "nvidia-cuda-runtime": ("cudart",),
+}
 # Checkpoints are no results of a compiler: they stay where people mount them, though XDG_CACHE_HOME moves.
 CHECKPOINTS = "/root/.cache/huggingface"
+
+
+def image_venv(recipe: Recipe, lock: Lock) -> Venv:
+    """Return the virtual environment of the image, with the CUDA compiler that the recipe puts into its stack."""
+    compiler, home = recipe.image_compiler, lock.interpreter_folder
+    if compiler is None or compiler.version is None:
+        return Venv(python=recipe.python, home=home)
+    libraries = tuple(name for wheel in lock.wheels for name in LINKED.get(wheel.name, ()))
+    return Venv(python=recipe.python, home=home, cuda=compiler.version.partition(".")[0], libraries=libraries)
+
+
+def _compiler_variables(venv: Venv) -> dict[str, str]:
+    """Return where the image's CUDA compiler is, and where what it links finds its libraries again (ld(1))."""
+    return {"CUDA_HOME": venv.toolkit, "LD_RUN_PATH": f"{venv.toolkit}/lib"} if venv.cuda else {}
 
 
 def image_environment(recipe: Recipe, lock: Lock) -> dict[str, str]:
     """Return the environment variables of the image, sorted by name."""
     cache = f"{CACHE}/{lock.digest[:16]}"
-    required = _required_driver(recipe, lock)
+    required, venv = _required_driver(recipe, lock), image_venv(recipe, lock)
     inherited = lock.file.base.environment if lock.file.base else {}
     path = inherited.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     variables = {
         "HF_HOME": CHECKPOINTS,
         **inherited,
+        **_compiler_variables(venv),
         "LANG": "C.UTF-8",
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
         "NVIDIA_VISIBLE_DEVICES": "all",

@@ -171,6 +171,7 @@ def layer_key(plan: LayerPlan, terms: LayerTerms) -> str:
         {
             "layout": LAYOUT,
             "venv": venv.identity,
+            **({"toolkit": venv.toolkit_links} if venv.cuda and not plan.layouts and not plan.papers else {}),
             "epoch": terms.epoch,
             "wheels": [
                 {

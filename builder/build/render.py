@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from builder.build.environment import image_environment, image_labels, one_line
+from builder.build.environment import image_environment, image_labels, image_venv, one_line
 from builder.build.papers import PAPERS
-from builder.build.venv import Venv
 from builder.document import write_atomic
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
         "wheels": lock.wheels,
         "python": f"python{recipe.python}",
         "pip": _wheel(lock.toolchain_wheels, "pip"),
-        "venv": Venv(python=recipe.python, home=lock.interpreter_folder),
+        "venv": image_venv(recipe, lock),
         "compiler": _compiler(lock.compiler_wheels or lock.toolchain_wheels),
         "separate": bool(lock.compiler_wheels),
         "cuda_major": (recipe.cuda or "").partition(".")[0],

@@ -5,8 +5,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 
-from builder.build.environment import PREFIX
-
+PREFIX = "/opt/env"
 DEFAULT_HOME = "/usr/bin"  # Debian's
 
 
@@ -14,13 +13,16 @@ DEFAULT_HOME = "/usr/bin"  # Debian's
 class Venv:
     """The virtual environment at `prefix`, made of the base image's own Python (`python`: its minor version, `3.13`).
 
-    `home` is the folder of the base's interpreter.
+    `home` is the folder of the base's interpreter. `cuda` is the major version of the CUDA compiler among the packages,
+    if there is one, and `libraries` are those of its libraries that linkers look for by a name that the wheels lack.
     Paths are absolute in the image; `archived` turns one into its name in a layer.
     """
 
     python: str
     prefix: str = PREFIX
     home: str = DEFAULT_HOME
+    cuda: str | None = None
+    libraries: tuple[str, ...] = ()
 
     @property
     def base_interpreter(self) -> str:
@@ -36,6 +38,19 @@ class Venv:
     def site_packages(self) -> str:
         """Where packages are imported from."""
         return f"{self.prefix}/lib/python{self.python}/site-packages"
+
+    @property
+    def toolkit(self) -> str:
+        """The folder of the CUDA compiler, as CUDA_HOME names it."""
+        return f"{self.site_packages}/nvidia/cu{self.cuda}"
+
+    @property
+    def toolkit_links(self) -> dict[str, str]:
+        """The symbolic links that make the wheels of a CUDA compiler one toolkit, and what they point to."""
+        if self.cuda is None:
+            return {}
+        named = {f"{self.toolkit}/lib/lib{name}.so": f"lib{name}.so.{self.cuda}" for name in self.libraries}
+        return {f"{self.toolkit}/lib64": "lib", **named}
 
     @property
     def cache_tag(self) -> str:
@@ -70,7 +85,7 @@ class Venv:
     def links(self) -> dict[str, str]:
         """The symbolic links of the environment, and what they point to."""
         names = ("python", "python3", f"python{self.python}")
-        return {f"{self.prefix}/bin/{name}": self.base_interpreter for name in names}
+        return {f"{self.prefix}/bin/{name}": self.base_interpreter for name in names} | self.toolkit_links
 
     @property
     def identity(self) -> dict[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builder.build.assembly import find_image
+from builder.build.environment import image_venv
 from builder.build.layers import image_layers, load_base
 from builder.build.layout import write_layout
 from builder.build.stage import build_recipe, find_plan, gather_materials
-from builder.build.venv import Venv
 from builder.document import write_atomic
 from builder.engine import ImageBuild
 from builder.errors import BuildFailedError
@@ -124,7 +124,7 @@ def check_dockerfile(source: RecipeFile, locked: Lock, tools: Tools) -> None:
 
 
 def _interpreter(source: RecipeFile, locked: Lock) -> str:
-    return Venv(python=source.recipe.python, home=locked.interpreter_folder).base_interpreter
+    return image_venv(source.recipe, locked).base_interpreter
 
 
 def _build_dockerfile(source: RecipeFile, locked: Lock, materials: Materials, tag: str, tools: Tools) -> None:

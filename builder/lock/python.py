@@ -36,11 +36,12 @@ def resolve_wheels(
     *,
     base: LockedImage | None = None,
     preferred: Iterable[LockedWheel] = (),
+    overruled: bool = True,
 ) -> tuple[LockedWheel, ...]:
     """Return the wheels that satisfy requirements of a recipe's image or toolchain, by name.
 
     `base` is the locked base where that is an image of a registry; `preferred` are wheels of a lock before, kept where
-    they can be.
+    they can be. `overruled`: the recipe's overrides hold.
     """
     indexes = mirrored(recipe.indexes, settings)
     return resolve_python(
@@ -48,7 +49,7 @@ def resolve_wheels(
         target=target_of(recipe, base),
         store=store,
         settings=settings,
-        overrides=tuple(f"{name}=={override.version}" for name, override in recipe.overrides.items()),
+        overrides=_overrides(recipe) if overruled else (),
         built=built_packages(recipe),
         indexes=indexes,
         as_of=recipe.as_of,
@@ -115,3 +116,7 @@ def refuse_contradictions(source: RecipeFile) -> None:
                 f"{source.place_of('overrides', name)}: {override.version} contradicts stack.{pin}: {version}",
                 remedy="give both the same version",
             )
+
+
+def _overrides(recipe: Recipe) -> tuple[str, ...]:
+    return tuple(f"{name}=={override.version}" for name, override in recipe.overrides.items())

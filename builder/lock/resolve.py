@@ -56,7 +56,15 @@ def resolve_lock(
         debian = beside.start(lambda: _debian(question.get("debian"), previous, update, store, settings))
         before = _wheels_before(previous, update)
         asked = _Asked(
-            lambda name, lines: resolve_wheels(recipe, lines, store, settings, base=base, preferred=before[name]),
+            lambda name, lines: resolve_wheels(
+                recipe,
+                lines,
+                store,
+                settings,
+                base=base,
+                preferred=before[name],
+                overruled=name != COMPILER,  # it is made of what `cuda` asks for and of nothing else
+            ),
             beside,
         )
         local = local_projects(source)

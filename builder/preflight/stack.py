@@ -113,6 +113,7 @@ def _package_facts(pins: Pins) -> MaybeFacts:
         "overrides.against-stack": tuple(n for n, v in overrides.items() if n in wished and wished[n] != v),
         "flashinfer.version": main,
         "flashinfer.others": tuple(f"{n} {v}" for n, v in others.items() if main and v.split("+")[0] != main),
+        "flashinfer.jit-cache": "flashinfer-jit-cache" in pins.versions,
         "flash-attn.version": pins.versions.get("flash-attn"),
         "flash-attn.has-wheel": _has_flash_attn_wheel(pins) if flash_attn else None,
         "flash-attn.built": bool(flash_attn.build or flash_attn.git or pins.index_of("flash-attn"))

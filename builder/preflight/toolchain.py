@@ -18,7 +18,7 @@ _MANYLINUX = re.compile(r"manylinux_(\d+)_(\d+)_")
 
 def toolchain_facts(pins: Pins) -> MaybeFacts:
     """Return the facts about compilers, the base and the driver that the recipe asks for."""
-    return {**_compiler_facts(pins), **_base_facts(pins), **_driver_facts(pins)}
+    return {**_compiler_facts(pins), **_image_facts(pins), **_base_facts(pins), **_driver_facts(pins)}
 
 
 def _compiler_facts(pins: Pins) -> MaybeFacts:
@@ -38,6 +38,17 @@ def _compiler_facts(pins: Pins) -> MaybeFacts:
         "compiled.needs-nvcc": tuple(name for name in compiled if name in packages.needs_nvcc),
         "compile.threads": threads,
         "compile.memory": threads * packages.bytes_per_nvcc_thread if threads else None,
+    }
+
+
+def _image_facts(pins: Pins) -> MaybeFacts:
+    compiler, base = pins.recipe.image_compiler, pins.recipe.base
+    nvcc = compiler.version if compiler else None
+    there = {"nvcc": nvcc is not None, "g++": not {"g++", "build-essential"}.isdisjoint(base.packages)}
+    return {
+        "image.nvcc": nvcc,
+        "image.lacks": tuple(name for name, has in there.items() if not has) if base.debian else None,
+        "image.driver-floor": cuda_table().driver_floors.get(nvcc.partition(".")[0]) if nvcc else None,
     }
 
 

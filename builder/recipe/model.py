@@ -331,3 +331,9 @@ class Recipe(Document):
     ] = "gzip"
     smoke: Annotated[Smoke, _says("the proof that makes the stack good")] = Smoke()
     waive: Annotated[dict[str, Sentence], _says("preflight rules that do not hold here, each with its reason")] = {}
+
+    @property
+    def image_compiler(self) -> Package | None:
+        """The CUDA compiler that the image itself has: `cuda-toolkit` in the stack, with its extra `nvcc`."""
+        toolkit = self.stack.get("cuda-toolkit")
+        return toolkit if toolkit and "nvcc" in toolkit.extras else None

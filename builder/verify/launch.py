@@ -108,20 +108,28 @@ def sglang_launch(serve: Serve, *, ranks: int = 1, graphs: bool = True, deadline
 
     `ranks` is the tensor parallelism, `graphs` whether CUDA graphs are captured as the recipe has it.
     """
-    kept = {name: value for name, value in serve.args.items() if name not in OF_THE_REAL_MODEL}
-    options = kept | OF_THE_TINY_MODEL | {"tp": ranks}
-    words = [word for name, value in options.items() for word in _words(name, value)]
     return Launch(
         command=(
             *("{python}", "-m", "sglang.launch_server", "--model-path", "{model}", "--host", "127.0.0.1"),
-            *("--port", "{port}", *words, *(() if graphs else GRAPHS_OFF)),
+            *("--port", "{port}", *tiny_options(serve, ranks=ranks, graphs=graphs)),
         ),
         environment=serve.env,
-        asked={name: str(value) for name, value in kept.items() if _is_named_part(name)},
+        asked={name: str(value) for name, value in _kept(serve).items() if _is_named_part(name)},
         ranks=ranks,
         needs_gpu=True,
         deadlines=deadlines or Deadlines(),
     )
+
+
+def tiny_options(serve: Serve, *, ranks: int = 1, graphs: bool = True) -> tuple[str, ...]:
+    """Return the recipe's options of sglang for the tiny model, but for the model itself and the network."""
+    options = _kept(serve) | OF_THE_TINY_MODEL | {"tp": ranks}
+    words = [word for name, value in options.items() for word in _words(name, value)]
+    return (*words, *(() if graphs else GRAPHS_OFF))
+
+
+def _kept(serve: Serve) -> dict[str, Argument]:
+    return {name: value for name, value in serve.args.items() if name not in OF_THE_REAL_MODEL}
 
 
 def ranks_of(serve: Serve) -> int:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.build.base import base_key
-from builder.build.environment import PREFIX
 from builder.build.foundation import toolchain_of
 from builder.build.image import ImageSettings, assemble, load_image
 from builder.build.layerplan import plan_layers
 from builder.build.layers import LayerTerms, base_tag, make_base_layer, make_layers
 from builder.build.toolchain import toolchain_tag
-from builder.build.venv import Venv
+from builder.build.venv import PREFIX, Venv
 from builder.build.wheelfile import read_layout
 from builder.cli import run
 from builder.commands.state import State

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from docker import APIClient
+from packaging.utils import canonicalize_name
 
 from builder.build.layers import base_tag
 from builder.build.render import render_dockerfiles
 from builder.build.stage import build_recipe
 from builder.build.venv import Venv
 from builder.document import sha256_file
+from builder.engine import ContainerRun
 from builder.errors import BuildFailedError, EngineError
 from builder.export import contents
 from builder.export.agreement import differences, image_tree
@@ -24,7 +27,7 @@ from builder.lock.pylock import read_pylock
 from builder.lock.wheels import fetch_wheels
 from builder.settings import settings_from
 from tests.docker.python_rootfs import system_python
-from tests.workshop import Project, make_rootfs, new_project
+from tests.workshop import Project, add_wheel, make_rootfs, new_project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,16 +38,24 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 
+COMPILER = 'foo: "1.0", cuda-toolkit: {version: "13.0.2", extras: [nvcc]}'
+CUDART = "nvidia/cu13/lib/libcudart.so.13"
 LOCKED = Path(__file__).parents[2] / "lockfiles" / "quickstart" / TOOLCHAIN
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine: DockerEngine) -> Iterator[Project]:
+    """A project whose image has a CUDA compiler: its links are made by both."""
     folder = tmp_path_factory.mktemp("agrees")
     made = new_project(folder, make_rootfs(folder / "base.tar"), lambda: engine, name="envbuild-test-agrees")
+    recipe = made.root / "recipes" / f"{made.name}.yaml"
+    recipe.write_text(recipe.read_text().replace('foo: "1.0"', COMPILER))
+    toolkit = add_wheel(made.store, folder, "cuda_toolkit", version="13.0.2")
+    runtime = add_wheel(made.store, folder, "nvidia_cuda_runtime", version="13.0.96", files={CUDART: b"elf\n"})
+    compiler = [replace(wheel, name=canonicalize_name(wheel.name)) for wheel in (toolkit, runtime)]
     pip = [wheel for wheel in read_pylock(LOCKED.read_bytes(), source=str(LOCKED)) if wheel.name == "pip"]
     fetch_wheels(pip, made.store, settings_from())
-    made.lock_with(made.wheels, tools=pip)
+    made.lock_with([*made.wheels, *compiler], tools=pip)
     yield made
     engine.remove_image(f"envbuild/{made.name}:latest")
     engine.remove_image(base_tag(f"sha256:{sha256_file(folder / 'base.tar')}"))
@@ -52,6 +63,15 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: DockerEngine) -> I
 
 def test_the_dockerfile_builds_the_same_files_as_the_assembler(project: Project) -> None:
     check_dockerfile(project.source, project.lock, project.tools)
+
+
+def test_the_libraries_of_a_compiler_in_the_image_have_the_names_that_linkers_look_for(project: Project) -> None:
+    image, look = (
+        build_recipe(project.source, project.lock, project.tools),
+        "read -r x < $CUDA_HOME/lib64/libcudart.so; echo $x",
+    )
+    seen = project.tools.engine.run(ContainerRun(image=image.image_id, command=("sh", "-c", look), timeout=60.0))
+    assert (seen.code, seen.stdout) == (0, b"elf\n")
 
 
 def test_the_legacy_builder_makes_the_same_files_from_the_exported_context(project: Project, tmp_path: Path) -> None:

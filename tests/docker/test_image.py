@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from uv import find_uv_bin
 
-from builder.build.environment import PREFIX
 from builder.build.image import ImageSettings, assemble, load_image
 from builder.build.layerplan import plan_layers
 from builder.build.layers import LayerTerms, make_base_layer, make_layers
-from builder.build.venv import Venv
+from builder.build.venv import PREFIX, Venv
 from builder.build.wheelfile import read_layout
 from builder.engine import ContainerRun, Mount
 from builder.store import Store

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
@@ -18,7 +21,8 @@ from builder.verify.dry_run.plan import model_shapes, planned_groups
 from builder.verify.dry_run.report import groups_from
 from builder.verify.place import InImage
 from builder.verify.probe.cubin import most_threads, resources
-from builder.verify.probe.dry_group import readable
+from builder.verify.probe.drives.run_time import leave_out_nvcc, take_not_seen
+from builder.verify.probe.dry_group import ended_at, readable
 from builder.verify.probe.triton_driver import below_search_path
 from tests.fakes import FakeEngine
 
@@ -287,3 +291,62 @@ def test_a_call_site_is_named_below_the_folder_that_python_imports_from(monkeypa
 )
 def test_symbols_are_shown_as_a_programmer_writes_them(symbol: str, name: str) -> None:
     assert readable(symbol) == name
+
+
+def test_where_a_start_up_ends_is_said_and_decides_nothing_but_what_it_launches_does() -> None:
+    ended = call("engine prefill", reaches=True, error="RuntimeError: no kernel (a.py:1 f)", said=["compiled later: x"])
+    check = judged(group(call(), ended), deciding=frozenset({"attention"}))
+    assert (check.outcome, check.figures["not-driven"]) == ("passed", 1)
+    assert check.evidence[:2] == (
+        "engine prefill was not driven to its end: RuntimeError: no kernel (a.py:1 f)",
+        "engine prefill: compiled later: x",
+    )
+    assert judged(group(call("engine prefill", reaches=True, launches=[LAUNCH]))).outcome == "failed"
+
+
+def test_the_engine_is_started_as_the_recipe_says_without_what_belongs_to_the_real_model() -> None:
+    def groups(stated: Serve | None) -> dict[str, dict[str, Any]]:
+        return {each["name"]: each for each in planned_groups("glm5-nvfp4", stated, ("sglang",))}
+
+    engine = groups(serve(tp=8, moe_runner_backend="flashinfer_cutlass", tool_call_parser="glm47"))["engine"]
+    words = engine["arguments"]
+    assert words[:2] == ["--moe-runner-backend", "flashinfer_cutlass"]
+    assert words[words.index("--tp") + 1] == "1"
+    assert "--disable-cuda-graph" in words
+    assert not {"--tool-call-parser", "--model-path", "--port"} & set(words)
+    assert json.loads(engine["files"]["config.json"])["architectures"] == ["GlmMoeDsaForCausalLM"]
+    assert "engine" not in groups(None)
+
+
+def test_nvfp4_kernels_decide_where_the_server_may_choose_sglangs_own() -> None:
+    def named(**args: Any) -> list[str]:
+        groups = planned_groups("glm5-nvfp4", serve(**args), ("sglang",))
+        deciding = next(each["deciding"] for each in groups if each["name"] == "kernels")
+        return [name for name in deciding if "fp4" in name]
+
+    assert named(quantization="modelopt_fp4") == ["scaled_fp4_quant", "cutlass_moe_fp4"]
+    assert named(quantization="modelopt_fp4", moe_runner_backend="flashinfer_cutlass") == []
+    assert named(quantization="fp8") == []
+
+
+def test_kernels_that_are_compiled_at_their_first_call_are_named_once() -> None:
+    core = ModuleType("flashinfer.jit.core")
+    core.JitSpec = type("JitSpec", (), {"name": "sampling"})  # type: ignore[attr-defined]
+    parents = {name: ModuleType(name) for name in ("flashinfer", "flashinfer.jit")}
+    with patch.dict(sys.modules, {**parents, "flashinfer.jit.core": core}):
+        leave_out_nvcc()
+        module = core.JitSpec().build_and_load()  # type: ignore[attr-defined]
+        core.JitSpec().build_and_load()  # type: ignore[attr-defined]
+    assert len(range(module.plan(1, named=2).get_tactic_num())) == 1
+    assert take_not_seen() == ["compiled by nvcc at the first call: flashinfer sampling"]
+    assert take_not_seen() == []
+
+
+def test_an_exception_is_placed_where_it_was_raised() -> None:
+    with pytest.raises(ValueError, match="no such") as caught:
+        find_nothing()
+    assert re.fullmatch(r"(tests/unit/)?test_dry_run\.py:\d+ find_nothing", ended_at(caught.value))
+
+
+def find_nothing() -> None:
+    raise ValueError("no such kernel")

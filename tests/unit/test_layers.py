@@ -19,7 +19,8 @@ import pytest
 from builder.build import compile_inside, layers
 from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.layerplan import LayerPlan, plan_layers
-from builder.build.layers import LayerTerms, layer_key, make_base_layer, make_layers
+from builder.build.layers import LayerTerms, entries_of, layer_key, make_base_layer, make_layers
+from builder.build.tarlayer import Link
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
 from builder.engine import Exit
@@ -367,6 +368,18 @@ def test_every_input_of_a_layer_is_in_its_key(tmp_path: Path) -> None:
         layer_key(plan, terms(compression="zstd")),
     ]
     assert len({key, *others}) == 6
+
+
+def test_a_cuda_compiler_changes_the_layer_of_the_environment_alone(tmp_path: Path) -> None:
+    compiling = Venv(python="3.13", cuda="13", libraries=("cudart",))
+    environment = LayerPlan(title="environment")
+    assert layer_key(environment, terms()) != layer_key(environment, terms(venv=compiling))
+    wheel = LayerPlan(title="foo 1.0", layouts=(layout(tmp_path),))
+    assert layer_key(wheel, terms()) == layer_key(wheel, terms(venv=compiling))
+    links = {entry.path: entry.target for entry in entries_of(environment, compiling, {}) if isinstance(entry, Link)}
+    toolkit = "/opt/env/lib/python3.13/site-packages/nvidia/cu13"
+    assert links[f"{toolkit}/lib64"] == "lib"
+    assert links[f"{toolkit}/lib/libcudart.so"] == "libcudart.so.13"
 
 
 def test_a_layer_without_python_files_serves_every_base(tmp_path: Path) -> None:

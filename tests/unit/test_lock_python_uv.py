@@ -130,6 +130,13 @@ def test_an_override_replaces_a_cap(index: PackageIndex, store: Store) -> None:
     assert resolve(index, store, "app", overrides=["lib==3.0"])["lib"] == "3.0"
 
 
+def test_an_override_is_no_matter_of_the_compiler_that_cuda_asks_for(index: PackageIndex, store: Store) -> None:
+    wished = recipe({"app": "1.0"}, overrides={"lib": {"version": "1.0", "reason": "the cap is too strict"}})
+    asked = (wished, ("lib",), store, settings_for(index))
+    assert versions(resolve_wheels(*asked)) == {"lib": "1.0"}
+    assert versions(resolve_wheels(*asked, overruled=False)) == {"lib": "3.0"}
+
+
 def test_an_override_keeps_the_extras_of_the_stack(index: PackageIndex, store: Store, tmp_path: Path) -> None:
     stack = {"app": "1.0", "lib": {"version": "3.0", "extras": ["fast"]}}
     cap = {"lib": {"version": "3.0", "reason": "the cap is too strict"}}

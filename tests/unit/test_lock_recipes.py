@@ -60,8 +60,9 @@ def default() -> Iterator[PackageIndex]:
         index.add("transformers", version)
     for version in ("9.10.2.21", "9.19.1.2"):
         index.add("nvidia-cudnn-cu13", version)
-    index.add("nvidia-cuda-nvcc", "13.1.115")
-    index.add("cuda-toolkit", "13.1.2", "nvidia-cuda-nvcc==13.1.*; extra == 'nvcc'")
+    for toolkit, nvcc in (("13.0.2", "13.0.88"), ("13.1.2", "13.1.115")):
+        index.add("nvidia-cuda-nvcc", nvcc)
+        index.add("cuda-toolkit", toolkit, f"nvidia-cuda-nvcc=={nvcc}; extra == 'nvcc'")
     index.add_sdist("flash-attn", "2.8.3", {"setup.py": "import torch\n"})
     with serve(index) as served:
         yield served
@@ -137,9 +138,11 @@ def test_the_stack_as_it_was_asked_for_locks_where_its_servers_have_mirrors(
     lock = current_lock(source, folder)
     wheels = {wheel.name: wheel.version for wheel in lock.wheels}
     assert wheels == {
+        "cuda-toolkit": "13.0.2",
         "einops": "100.0",
         "flashinfer-cubin": "0.6.3",
         "flashinfer-python": "0.6.3",
+        "nvidia-cuda-nvcc": "13.0.88",
         "nvidia-cudnn-cu13": "9.19.1.2",
         "sgl-kernel": "0.3.21+cu130",
         "torch": "2.9.1+cu130",
@@ -152,7 +155,8 @@ def test_the_stack_as_it_was_asked_for_locks_where_its_servers_have_mirrors(
     assert toolchain["torch"] == "2.9.1+cu130"
     assert {*TOOLS.split()} < {*toolchain}
     assert "nvidia-cuda-nvcc" not in toolchain
-    assert [wheel.name for wheel in lock.compiler_wheels] == ["cuda-toolkit", "nvidia-cuda-nvcc"]
+    compiler = {wheel.name: wheel.version for wheel in lock.compiler_wheels}
+    assert compiler == {"cuda-toolkit": "13.1.2", "nvidia-cuda-nvcc": "13.1.115"}
     sglang, flash = lock.sources["sglang"], lock.sources["flash-attn"]
     assert isinstance(sglang, LockedGit)
     assert isinstance(flash, LockedSdist)

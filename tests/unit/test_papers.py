@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build.environment import image_environment, image_labels
+from builder.build.environment import image_environment, image_labels, image_venv
 from builder.build.papers import PAPERS, image_papers
 from builder.document import sha256_bytes
 from builder.lock.lockfile import LOCK, PYLOCK, parse_lock
@@ -139,3 +139,24 @@ def test_every_cache_of_a_compiler_lies_below_the_fingerprint_of_the_stack(sourc
     }
     assert len({variables[name] for name in caches}) == len(caches)
     assert "envbuild" not in variables["HF_HOME"]
+
+
+def test_the_cuda_compiler_that_the_stack_names_is_one_toolkit(tmp_path: Path) -> None:
+    named = recipe(tmp_path, "  cuda-toolkit: {version: 13.0.2, extras: [nvcc]}\n").recipe
+    lock = locked(CUDA, ("nvidia-cuda-nvrtc", "13.0.88"))
+    venv, variables = image_venv(named, lock), image_environment(named, lock)
+    home = f"{venv.site_packages}/nvidia/cu13"
+    assert variables["CUDA_HOME"] == home
+    assert variables["LD_RUN_PATH"] == f"{home}/lib"
+    assert {path: target for path, target in venv.links.items() if path.startswith(home)} == {
+        f"{home}/lib64": "lib",
+        f"{home}/lib/libcudart.so": "libcudart.so.13",
+        f"{home}/lib/libnvrtc.so": "libnvrtc.so.13",
+    }
+
+
+@pytest.mark.parametrize("stack", ["", "  cuda-toolkit: {version: 13.0.2, extras: [cudart]}\n"])
+def test_an_image_without_a_compiler_says_nothing_of_one(stack: str, tmp_path: Path) -> None:
+    named, lock = recipe(tmp_path, stack).recipe, locked(CUDA)
+    assert not {"CUDA_HOME", "LD_RUN_PATH"} & {*image_environment(named, lock)}
+    assert not any("nvidia" in path for path in image_venv(named, lock).links)

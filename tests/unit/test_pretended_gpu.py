@@ -209,3 +209,10 @@ def test_a_gpu_is_described_for_the_libraries() -> None:
         "120;101376;102400;65536;188;102641958912;13010;NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
     )
     assert described(find_target("gb10"), "12.9").split(";")[5:7] == ["120000000000", "12090"]
+
+
+def test_a_tensor_map_is_encoded_on_the_gpu_alone(ask: Callable[..., Any]) -> None:
+    lines = "where = ctypes.create_string_buffer(b'x' * 128, 130)\n"
+    lines += "answer = [driver.cuTensorMapEncodeTiled(where), where.raw[:128] == bytes(128)]"
+    assert ask(lines) == [0, True]
+    assert ask(lines, gpu=None)[0] == 100

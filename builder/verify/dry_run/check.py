@@ -25,8 +25,8 @@ KIND = "dry-run"
 PROCESSES = 2
 UNLIMITED = 1 << 40  # bytes, where the place has no limit
 UNKNOWN = (
-    "not known from a dry run: values, races, hangs, CUDA graphs, what cuBLAS, cuDNN and NCCL launch themselves, "
-    "kernels that depend on values or are compiled by nvcc at run time"
+    "not known from a dry run: values, races, hangs, CUDA graphs, what cuBLAS, cuDNN, NCCL and CuTe DSL launch "
+    "themselves, kernels that depend on values or are compiled by nvcc at run time"
 )
 
 
@@ -92,7 +92,9 @@ def judge_dry_run(groups: tuple[DrivenGroup, ...], target: GpuTarget, deciding: 
     undriven = _undriven(groups, deciding)
     blocking = [text for text, decides in undriven if decides]
     outcome: Outcome = "failed" if refused or by_stack else "skipped" if blocking else "passed"
-    lines = [*by_stack, *(row.line for row in rows if row.used or row.refused), *(text for text, _ in undriven)]
+    said = [f"{call.call}: {line}" for call in calls for line in call.said]
+    told = [row.line for row in rows if row.refused], [row.line for row in rows if row.used and not row.refused]
+    lines = [*by_stack, *told[0], *(text for text, _ in undriven), *said, *told[1]]
     driven = sum(1 for call in calls if call.decides and call.error is None)
     return _check(
         outcome,
@@ -144,7 +146,9 @@ def _undriven(groups: tuple[DrivenGroup, ...], deciding: set[str]) -> list[tuple
                 or any(event.error for event in call.runtime)
             )
             if call.error is not None and not refused:
-                found.append((f"{call.call} was not driven to its end: {call.error}", call.decides))
+                found.append(
+                    (f"{call.call} was not driven to its end: {call.error}", call.decides and not call.reaches)
+                )
     return found
 
 

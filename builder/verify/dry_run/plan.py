@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from builder.document import Document, pretty_json
+from builder.verify.launch import tiny_options
+from builder.verify.tiny.checkpoint import describing_files
+from builder.verify.tiny.config import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +22,8 @@ TABLE = Path(__file__).with_name("models.yaml")
 # Other heads that models of today have, listed and not judged: query, value, heads, heads of keys.
 SURVEY = ((64, 64, 32, 8), (128, 128, 32, 8), (192, 128, 16, 16))
 FP8, BF16 = "float8_e4m3fn", "bfloat16"
+# Of SGLang's kernel package: what every model calls, and what its own NVFP4 experts do.
+ALWAYS_CALLED, NVFP4_EXPERTS = ("rmsnorm", "fused_add_rmsnorm", "silu_and_mul"), ("scaled_fp4_quant", "cutlass_moe_fp4")
 TENSOR_PARALLEL = ("tp", "tp-size", "tensor-parallel-size")
 Group = dict[str, Any]
 
@@ -72,14 +77,41 @@ def planned_groups(model: str, serve: Serve | None, stack: tuple[str, ...]) -> l
         groups += [
             _group("attention", "sglang_attention", list(_attention(shapes, serve))),
             _group("experts", "sglang_moe", list(_experts(shapes, serve))),
+            _kernels(shapes, serve),
         ]
         chosen = list(_of_flashinfer(shapes, serve))
         groups += [_group("flashinfer", "flashinfer_jit", chosen)] if chosen else []
+        groups += [_engine(serve)] if serve and serve.engine == "sglang" else []
     return groups
 
 
 def _group(name: str, drive: str, calls: list[dict[str, Any]]) -> Group:
     return {"name": name, "drive": drive, "decides": any(call["decides"] for call in calls), "shapes": calls}
+
+
+def _kernels(shapes: ModelShapes, serve: Serve | None) -> Group:
+    fp4 = "fp4" in str(_option(serve, "quantization"))
+    own = _option(serve, "moe-runner-backend") in {None, "auto", "cutlass"}
+    return {
+        "name": "kernels",
+        "drive": "sglang_kernels",
+        "decides": False,
+        **{name: getattr(shapes, name) for name in ("hidden", "vocabulary", "experts", "per_token", "rope")},
+        "width": shapes.expert_width // _ranks(serve),
+        "heads": shapes.heads // _ranks(serve),
+        "deciding": [*ALWAYS_CALLED, *(NVFP4_EXPERTS if fp4 and own else ())],
+    }
+
+
+def _engine(serve: Serve) -> Group:
+    files = describing_files(GPU)
+    return {
+        "name": "engine",
+        "drive": "sglang_engine",
+        "decides": False,
+        "arguments": list(tiny_options(serve, graphs=False)),
+        "files": {name: content.decode() for name, content in files.items()},
+    }
 
 
 def _attention(shapes: ModelShapes, serve: Serve | None) -> Iterator[dict[str, Any]]:

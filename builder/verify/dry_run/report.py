@@ -46,7 +46,8 @@ class RuntimeEvent(Document):
 class DrivenCall(Document):
     """One call of the stack's host code, and all that it launched; `error` is the exception that ended it.
 
-    `refuses`: such an exception is the stack's own refusal of the target.
+    `refuses`: such an exception is the stack's own refusal of the target. `reaches`: the call goes as far as it can be
+    driven, and where it ends is only said. `said` are lines about what it found and what of it is not seen.
     """
 
     call: str
@@ -54,6 +55,8 @@ class DrivenCall(Document):
     seconds: float
     error: str | None
     refuses: bool = False
+    reaches: bool = False
+    said: tuple[str, ...] = ()
     launches: tuple[TritonLaunch, ...]
     runtime: tuple[RuntimeEvent, ...]
 

@@ -14,10 +14,12 @@ import json
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from builder.verify.probe.triton_driver import PretendedGpu, pretending
+from builder.verify.probe.drives.run_time import take_not_seen
+from builder.verify.probe.triton_driver import PretendedGpu, below_search_path, pretending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,20 +50,28 @@ def driven(call: Call, recorder: Recorder) -> dict[str, Any]:
     log, start = Path(os.environ["ENVBUILD_DRY_LOG"]), time.monotonic()
     before = size_of(log)
     recorder.take_touched()
-    error = None
+    error, said = None, None
     try:
-        call.run()
+        said = call.run()
     except Exception as caught:
-        error = f"{type(caught).__name__}: {caught}".strip()
+        error = f"{': '.join(filter(None, (type(caught).__name__, str(caught).strip())))} ({ended_at(caught)})"
     return {
         "call": call.name,
         "decides": call.decides,
         "seconds": round(time.monotonic() - start, 2),
         "error": error,
         "refuses": call.refuses,
+        "reaches": call.reaches,
+        "said": [*(said if isinstance(said, list) else []), *take_not_seen()],
         "launches": [dataclasses.asdict(launch) for launch in recorder.take_touched()],
         "runtime": once_each(log, before),
     }
+
+
+def ended_at(error: Exception) -> str:
+    """Return where an exception was raised: `package/file.py:line function`."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{below_search_path(frame.filename)}:{frame.lineno} {frame.name}"
 
 
 def once_each(log: Path, start: int) -> list[dict[str, Any]]:

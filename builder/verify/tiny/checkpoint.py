@@ -33,15 +33,18 @@ _FP32 = "e_score_correction_bias"
 
 def checkpoint_files(preset: Preset, weights: Mapping[str, Array]) -> dict[str, bytes]:
     """Return the files of the checkpoint by name."""
-    config = model_config(preset)
     rounded = {name: _plain(name, values).values() for name, values in weights.items()}
-    tensors = _tensors(rounded, _input_scales(preset, config, rounded))
+    tensors = _tensors(rounded, _input_scales(preset, model_config(preset), rounded))
+    return {**describing_files(preset), MODEL_FILE: write_safetensors(tensors)}
+
+
+def describing_files(preset: Preset) -> dict[str, bytes]:
+    """Return the files that say what the checkpoint is, by name: all but the weights."""
     excluded = excluded_modules(preset)
     return {
-        CONFIG_FILE: pretty_json(config | {"quantization_config": _quantization_config(excluded)}),
+        CONFIG_FILE: pretty_json(model_config(preset) | {"quantization_config": _quantization_config(excluded)}),
         "generation_config.json": pretty_json({"do_sample": False, "eos_token_id": None}),
         "hf_quant_config.json": pretty_json(_hf_quant_config(excluded)),
-        MODEL_FILE: write_safetensors(tensors),
     }
 
 

@@ -140,6 +140,8 @@ result_t cuLaunchCooperativeKernel(struct function *f, unsigned gx, unsigned gy,
                                    unsigned bz, unsigned dynamic, void *stream, void **arguments) {
     return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, dynamic, stream, arguments, NULL);
 }
+enum { TENSOR_MAP = 128 };
+result_t cuTensorMapEncodeTiled(void *map) { memset(map, 0, TENSOR_MAP); return state(); }
 static result_t unsupported(void) { return the_gpu()->present ? NOT_SUPPORTED : NO_DEVICE; }
 result_t cuGetProcAddress_v2(const char *name, void **at, int version, unsigned long long flags, int *status) {
     (void)version, (void)flags;

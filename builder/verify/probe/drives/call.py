@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 class Call:
     """A call to drive. `decides`: the model that is served makes it, so a refusal is the stack's fault.
 
-    `refuses`: it launches nothing, and an exception is the stack's own refusal of the target.
+    `refuses`: it launches nothing, and an exception is the stack's own refusal of the target. `reaches`: it goes as far
+    as it can be driven, so where an exception ends it is only said. What `run` returns as a list of texts is said too.
     """
 
     name: str
     run: Callable[[], object]
     decides: bool
     refuses: bool = False
+    reaches: bool = False
 
 
 def by_name(function: Callable[..., Any], known: Mapping[str, Any]) -> Callable[[], object]:

@@ -31,7 +31,8 @@ def staged_product(a, b, c, steps, M: tl.constexpr, N: tl.constexpr, K: tl.const
 
 def look(recorder: Recorder) -> dict[str, str]:
     """Return what is wrong with the pretence, by the name of the canary; empty: it can be trusted."""
-    answers = {"torch": torch_is_fooled(recorder), **runtime_refuses(recorder), **triton_refuses(recorder)}
+    torch = {"torch": torch_is_fooled(recorder), "values": values_are_garbage()}
+    answers = {**torch, **runtime_refuses(recorder), **triton_refuses(recorder)}
     return {name: problem for name, problem in answers.items() if problem}
 
 
@@ -48,6 +49,18 @@ def torch_is_fooled(recorder: Recorder) -> str:
         return f"torch sees a GPU of capability {seen}, {recorder.gpu.capability} is pretended"
     with_add = (torch.ones(8, device="cuda") + 1).shape
     return "" if tuple(with_add) == (8,) else "an addition has the wrong shape"
+
+
+def values_are_garbage() -> str:
+    """Say if small tensors of the GPU do not get their values (`small_values`)."""
+    import torch
+
+    from builder.verify.probe.drives.small_values import SmallValues
+
+    with SmallValues():
+        ends = torch.tensor([3, 0, 4], device="cuda").cumsum(0)
+        ends[1] += 1
+    return "" if ends.tolist() == [3, 4, 7] else f"sums of 3, 0 + 1 and 4 are {ends.tolist()}"
 
 
 def triton_refuses(recorder: Recorder) -> dict[str, str]:

@@ -35,7 +35,7 @@ def _obtain(shape: dict[str, Any]) -> None:
         return
     spec.write_ninja()
     compiler = shlex.split(spec.get_compile_commands()[0]["command"])[0]
-    for program in (compiler, "ninja"):
+    for program in (compiler, "ninja", "g++"):
         if shutil.which(program) is None:
             raise FileNotFoundError(f"{program} compiles {spec.name} at its first call, and the image has none")
 

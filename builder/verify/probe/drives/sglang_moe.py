@@ -3,15 +3,15 @@
 # ruff: noqa: PLC0415, SLF001 - SGLang belongs to the stack under test
 from __future__ import annotations
 
-import contextlib
 import importlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from builder.verify.probe.drives.call import Call, by_name
+from builder.verify.probe.drives.run_time import leave_out_nvcc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 PLACES = (
     "sglang.srt.layers.moe.fused_moe_triton.fused_moe",
@@ -23,7 +23,7 @@ def calls(group: dict[str, Any]) -> Iterator[Call]:
     """Yield the calls for `shapes`: tokens, experts, width, hidden, chosen, weights, decides."""
     import torch
 
-    _leave_out_run_time_compiles()
+    leave_out_nvcc()
     fused = _module()
     _pretend_arguments()
     for shape in group["shapes"]:
@@ -54,23 +54,6 @@ def _pretend_arguments() -> None:
         moe_runner_backend="triton",
     )
     server_args._global_server_args = known
-
-
-class _Nothing:
-    """A module of kernels of which none does anything."""
-
-    def __getattr__(self, _: str) -> Callable[..., None]:
-        return lambda *_, **__: None
-
-
-def _leave_out_run_time_compiles() -> None:
-    """Let kernels that nvcc compiles at their first call do nothing: those here quantise, and only fill their outputs.
-
-    Before the modules that use them are imported: they take `load_jit` by name. Releases before 0.5.8 have none.
-    """
-    with contextlib.suppress(ModuleNotFoundError):
-        utilities = importlib.import_module("sglang.jit_kernel.utils")
-        utilities.load_jit = lambda *_, **__: _Nothing()  # type: ignore[attr-defined]
 
 
 def _arguments(shape: dict[str, Any], torch: Any) -> dict[str, Any]:
