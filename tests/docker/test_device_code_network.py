@@ -91,7 +91,15 @@ def judged(library: Path, gpu: str) -> str:
     )
     links = SeenLinks(looked_at=0, problems=(), copies=(), unreadable=())
     report = StaticReport(
-        distributions=(), others=(), libraries=(seen,), bare=(), links=links, markers={}, imports=(), serve=None
+        distributions=(),
+        others=(),
+        libraries=(seen,),
+        bare=(),
+        links=links,
+        markers={},
+        imports=(),
+        serve=None,
+        facts={},
     )
     return device_code_check(report, capability=target.capability, target_name=target.id, built=["kernels"]).summary
 

@@ -170,7 +170,12 @@ def test_a_build_that_fails_breaks_off_what_is_being_sent(work: Work, monkeypatc
     monkeypatch.setattr(work.engine, "load", load)
     going = work.ahead()
     exit_ahead, finish = going.__exit__, going.finish
-    monkeypatch.setattr(going, "finish", lambda: (failed.set(), finish())[1])
+
+    def finish_failed() -> None:
+        failed.set()
+        finish()
+
+    monkeypatch.setattr(going, "finish", finish_failed)
     going.__enter__()
     going.take(work.image.layers[:3])
     assert begun.wait(60)

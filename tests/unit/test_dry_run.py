@@ -335,8 +335,8 @@ def test_kernels_that_are_compiled_at_their_first_call_are_named_once() -> None:
     parents = {name: ModuleType(name) for name in ("flashinfer", "flashinfer.jit")}
     with patch.dict(sys.modules, {**parents, "flashinfer.jit.core": core}):
         leave_out_nvcc()
-        module = core.JitSpec().build_and_load()  # type: ignore[attr-defined]
-        core.JitSpec().build_and_load()  # type: ignore[attr-defined]
+        module = core.JitSpec().build_and_load()
+        core.JitSpec().build_and_load()
     assert len(range(module.plan(1, named=2).get_tactic_num())) == 1
     assert take_not_seen() == ["compiled by nvcc at the first call: flashinfer sampling"]
     assert take_not_seen() == []

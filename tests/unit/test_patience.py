@@ -55,8 +55,14 @@ def test_a_compiler_that_never_ends_is_granted_its_allowance_only(monkeypatch: p
 
 
 def test_the_processes_are_looked_at_once_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, looks = Clock(monkeypatch), []
-    patience = Patience(10, 30, lambda: bool(looks.append(1)))
+    clock = Clock(monkeypatch)
+    looks: list[float] = []
+
+    def looked() -> bool:
+        looks.append(clock.now)
+        return False
+
+    patience = Patience(10, 30, looked)
     for _ in range(20):
         clock.now += 0.1
         patience.over()
