@@ -37,7 +37,7 @@ def deciding_check(verdict: Verdict) -> Check | None:
 def diagnose_verdict(verdict: Verdict, source: RecipeFile, locked: Lock, store: Store) -> Diagnosis | None:
     """Diagnose the check that makes a verdict bad; None where the store has no log of it.
 
-    Its log comes first. What only the check has seen, such as margins that are off, no log tells: then its own sentence.
+    Its log comes first. Where that tells nothing, as of margins that are off, the check's own sentence is diagnosed.
     """
     check = deciding_check(verdict)
     if check is None or check.log is None or not store.has(check.log):
