@@ -35,11 +35,18 @@ def deciding_check(verdict: Verdict) -> Check | None:
 
 
 def diagnose_verdict(verdict: Verdict, source: RecipeFile, locked: Lock, store: Store) -> Diagnosis | None:
-    """Diagnose the log of the check that makes a verdict bad; None where the store has no log of it."""
+    """Diagnose the check that makes a verdict bad; None where the store has no log of it.
+
+    Its log comes first. Where that tells nothing, as of margins that are off, the check's own sentence is diagnosed.
+    """
     check = deciding_check(verdict)
     if check is None or check.log is None or not store.has(check.log):
         return None
-    return _diagnose(store.path(check.log), source, locked)
+    by_log = _diagnose(store.path(check.log), source, locked)
+    if _is_known(by_log):
+        return by_log
+    by_sentence = _diagnose((check.summary,), source, locked)
+    return by_sentence if _is_known(by_sentence) else by_log
 
 
 def explain_verdict(verdict: Verdict, source: RecipeFile, locked: Lock, store: Store) -> Reported | None:

@@ -69,6 +69,7 @@ def _option_facts(serve: Serve) -> MaybeFacts:
         "serve.kv-dtype": str(options.get("kv-cache-dtype", "auto")),
         "serve.dsa-backends": tuple(str(options[name]) for name in _DSA_OPTIONS if name in options),
         "serve.fp4-backend": _text(options.get("fp4-gemm-backend")),
+        "serve.moe-runner": str(options.get("moe-runner-backend", "auto")),
         "serve.deep-gemm": not {"0", "false"}.intersection(_deep_gemm_switches(serve)),
         "serve.fuses-shared-experts": options.get("disable-shared-experts-fusion") is not True,
         "serve.custom-all-reduce": options.get("disable-custom-all-reduce") is not True,

@@ -90,6 +90,7 @@ VOCABULARY: Mapping[str, FactSpec] = {
     "serve.kv-dtype": FactSpec("text", "the KV cache's dtype; `auto` if nothing is said"),
     "serve.dsa-backends": FactSpec("texts", "the sparse-attention backends that are asked for"),
     "serve.fp4-backend": FactSpec("text", "the FP4 GEMM backend"),
+    "serve.moe-runner": FactSpec("text", "the backend of the experts; `auto` if nothing is said"),
     "serve.deep-gemm": FactSpec("flag", "whether DeepGEMM may be used"),
     "serve.fuses-shared-experts": FactSpec("flag", "whether shared experts may be fused into the routed ones"),
     "serve.custom-all-reduce": FactSpec("flag", "whether the custom all-reduce may be used"),

@@ -132,7 +132,8 @@ def _lines_for(part: Any) -> list[str]:
     lines += [f"{package}=={_version(condition)}" for package, condition in part.versions.items()]
     if part.lines:
         spoken = _spoken(known.expand(part.lines)[0])
-        lines.append(spoken if not part.where else "The size of tensor a (3072) must match the size of tensor b (6144)")
+        sizes = "The size of tensor a (3072) must match the size of tensor b (6144)"
+        lines.append(sizes if "size of tensor" in spoken else spoken)
     return lines
 
 

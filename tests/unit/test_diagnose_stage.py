@@ -172,6 +172,47 @@ def test_a_bad_verdict_records_what_diagnose_says_as_json(tmp_path: Path, store:
     assert explain_verdict(verdict(store, None), source, no_lock(source), store) is None
 
 
+# What an H200 showed (docs/evidence/h200/sglang-0.5.14-bad.json), and the same fault the other way.
+TWICE = (
+    "sglang 0.5.14: all tokens are right, but the mean margin is 8.673, 158.1% of the reference's 5.487 "
+    "(98% to 102% are allowed): the arithmetic differs"
+)
+TOO_LITTLE = TWICE.replace("158.1%", "61.3%")
+
+
+def test_margins_that_are_off_are_told_by_the_check_alone_and_name_the_release_that_scales_twice(
+    tmp_path: Path, store: Store
+) -> None:
+    source = recipe(tmp_path)
+    silent = '[2026-11-30 09:27:25] INFO:     127.0.0.1:53962 - "POST /generate HTTP/1.1" 200 OK\n'
+    bad = verdict(store, silent)
+    told = bad.model_copy(update={"checks": (bad.checks[0].model_copy(update={"summary": TWICE}),)})
+    reported = explain_verdict(told, source, no_lock(source), store)
+    assert reported is not None
+    assert (reported.phase, reported.causes[0].kind) == ("decode", "other-arithmetic")
+    assert explain_verdict(bad, source, no_lock(source), store) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "target", "finding"),
+    [
+        (TWICE, "9.0", "routed-scaling-factor-twice"),
+        (TWICE, "12.0", "margins-off"),
+        (TWICE.replace("0.5.14", "0.5.17"), "9.0", "margins-off"),
+        (TWICE.replace("0.5.14", "0.5.12.post1"), "9.0", "margins-off"),
+        (TOO_LITTLE, "9.0", "margins-off"),
+    ],
+)
+def test_a_known_release_is_named_where_its_fault_fits_the_figures(said: str, target: str, finding: str) -> None:
+    assert [cause.finding for cause in diagnose([said], target=target).causes] == [finding]
+
+
+def test_marlin_that_is_asked_for_scales_twice_on_every_gpu() -> None:
+    cause = diagnose(["server_args=ServerArgs(moe_runner_backend='marlin')", TWICE], target="12.0").causes[0]
+    assert cause.finding == "routed-scaling-factor-twice"
+    assert cause.edits[0].to_plain()["value"] == "0.5.17"
+
+
 def test_an_error_on_the_command_line_shows_its_diagnosis_and_json_carries_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from builder.verify.tiny.checkpoint import read_weights
 from builder.verify.tiny.floats import Array, bfloat16_bits, bfloat16_values, e4m3_octets, e4m3_values
 from builder.verify.tiny.nvfp4 import GROUP, Quantised, dequantise, unpack
 from builder.verify.tiny.operations import rotate_pairs, softmax
-from builder.verify.tiny.reference import Cached, ModelConfig, Reference
+from builder.verify.tiny.reference import Cached, Indices, ModelConfig, Reference
 from tests.tiny_glm5 import judged, observe, small
 
 if TYPE_CHECKING:
@@ -75,6 +75,14 @@ class SelectionBiasDropped(Reference):
 class SoftmaxRouting(Reference):
     def route_scores(self, logits: Array) -> Array:
         return softmax(logits)
+
+
+class ScaledTwice(Reference):
+    """SGLang 0.5.13 to 0.5.16, where NVFP4 experts run through Marlin."""
+
+    def route(self, prefix: str, x: Array) -> tuple[Indices, Array]:
+        chosen, shares = super().route(prefix, x)
+        return chosen, shares * self.config.routed_scaling_factor
 
 
 class NextExpert(Reference):
@@ -177,6 +185,14 @@ def test_a_fault_that_leaves_the_tokens_right_shows_in_the_margin() -> None:
     judgement = judged(planted(SharperAttention))
     assert judgement.figures["tokens_right"] == judgement.figures["tokens"] == 96
     assert "mean margin" in str(judgement.cause)
+
+
+def test_a_scale_applied_twice_widens_the_margins_and_leaves_all_tokens_but_one_right() -> None:
+    """The kernel-sized model, whose tokens are all right then, is in docs/evidence/h200/sglang-0.5.14.txt."""
+    judgement = judged(planted(ScaledTwice))
+    assert (judgement.figures["tokens_right"], judgement.figures["tokens"]) == (95, 96)
+    assert float(judgement.figures["mean_margin_ratio"]) == pytest.approx(1.264, abs=0.001)
+    assert str(judgement.cause).startswith("1 of 96 tokens are wrong")
 
 
 class Bfloat16Residual(Reference):
