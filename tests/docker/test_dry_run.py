@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from builder.engine import Engine
     from builder.verify.verdict import Check
+    from tests.command_line import Ended
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 
@@ -43,10 +44,9 @@ TRITON = Serve(engine="sglang", args={"tp": 8, "attention-backend": "triton"})
 
 
 @pytest.fixture(scope="session")
-def base(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def base(engine: Engine, quickstart: Ended, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The quickstart's image with what SGLang's attention imports."""
-    if engine.image_id(STACK_IMAGE) is None:
-        pytest.skip("needs the image of recipes/quickstart.yaml: run `envbuild build` on it")
+    assert engine.image_id(STACK_IMAGE) == quickstart.document["image_id"]
     folder = tmp_path_factory.mktemp("needed")
     install(folder / "site", *NEEDED.split())
     yield from built(engine, folder, STACK_IMAGE, "envbuild-test/sglang-needs:latest")
@@ -137,10 +137,8 @@ def test_the_prefill_kernel_asks_for_too_much_with_fp32_inputs_and_is_listed(
 
 
 @pytest.mark.parametrize("gpu", ["rtx-pro-6000", "h200"])
-def test_the_quickstart_raises_no_false_alarm(engine: Engine, tmp_path: Path, gpu: str) -> None:
-    image = engine.image_id(STACK_IMAGE)
-    if image is None:
-        pytest.skip("needs the image of recipes/quickstart.yaml: run `envbuild build` on it")
+def test_the_quickstart_raises_no_false_alarm(engine: Engine, quickstart: Ended, tmp_path: Path, gpu: str) -> None:
+    image = quickstart.document["image_id"]
     place = InImage(engine=engine, store=Store(tmp_path / "store"), image=image, memory=4 << 30)
     checks = static_checks(
         place,

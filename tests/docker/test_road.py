@@ -7,12 +7,10 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import docker
 import pytest
@@ -20,6 +18,7 @@ import pytest
 from builder.document import sha256_file
 from builder.settings import settings_from
 from builder.store import Store
+from tests.command_line import ENVBUILD, PROJECT, QUICKSTART, Ended, envbuild
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,40 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 
-PROJECT = Path(__file__).parents[2]
-ENVBUILD = [sys.executable, "-c", "from builder.cli import main; main()"]
-QUICKSTART = "recipes/quickstart.yaml"
 COMPILED = "recipes/quickstart/kernels/csrc/nvfp4.cu"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """How a call of the command line ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def steps(self) -> list[str]:
-        """The steps that had something to do."""
-        return [line.strip(" ✓").split(" (")[0] for line in self.err.splitlines() if line.startswith("  ✓")]
-
-
-def envbuild(workspace: Path, *arguments: str, **environment: str) -> Ended:
-    ended = subprocess.run(
-        [*ENVBUILD, *arguments],
-        cwd=workspace,
-        env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return Ended(code=ended.returncode, out=ended.stdout, err=ended.stderr)
 
 
 def results(store: Path, kind: str) -> set[str]:
@@ -79,15 +45,6 @@ def workspace(tmp_path: Path) -> Path:
     for name in ("recipes", "lockfiles", "dockerfiles"):
         shutil.copytree(PROJECT / name, tmp_path / name, ignore=shutil.ignore_patterns("verdict.json", "__pycache__"))
     return tmp_path
-
-
-@pytest.fixture(scope="session")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """The quickstart recipe made once."""
-    folder = tmp_path_factory.mktemp("quickstart")
-    for name in ("recipes", "lockfiles", "dockerfiles"):
-        shutil.copytree(PROJECT / name, folder / name)
-    return envbuild(folder, "make", "--locked", "--json", QUICKSTART)
 
 
 def test_the_quickstart_is_good_and_says_what_was_seen(quickstart: Ended, engine: Engine) -> None:
