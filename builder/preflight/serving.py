@@ -39,6 +39,17 @@ def serving_facts(pins: Pins) -> MaybeFacts:
     }
 
 
+def served_quantization(serve: Serve) -> str | None:
+    """Return the format of the weights as the server takes them, such as nvfp4; None if it is not known.
+
+    The option's, else the checkpoint's. `modelopt` lets SGLang read the checkpoint's own (`ModelConfig`).
+    """
+    asked, checkpoint = str(_options(serve).get("quantization", "")), _checkpoint(serve)
+    if asked in {"", "modelopt"}:
+        return checkpoint.quantization if checkpoint else None
+    return _QUANTIZATIONS.get(asked, asked)
+
+
 def _family_type() -> str:
     return model_table().families[_SMOKE_FAMILY].model_type
 
@@ -60,10 +71,9 @@ def _options(serve: Serve) -> dict[str, str | int | float | bool]:
 def _option_facts(serve: Serve) -> MaybeFacts:
     options = _options(serve)
     checkpoint = _checkpoint(serve)
-    asked = str(options.get("quantization", ""))
     return {
         "serve.engine": serve.engine,
-        "serve.quantization": _QUANTIZATIONS.get(asked, asked) or (checkpoint.quantization if checkpoint else None),
+        "serve.quantization": served_quantization(serve),
         "serve.excludes-shared-experts": checkpoint.excludes_shared_experts if checkpoint else None,
         "serve.attention": _text(options.get("attention-backend")),
         "serve.kv-dtype": str(options.get("kv-cache-dtype", "auto")),

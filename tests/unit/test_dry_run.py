@@ -6,9 +6,9 @@ import json
 import re
 import struct
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import pytest
 
@@ -21,8 +21,9 @@ from builder.verify.dry_run.plan import model_shapes, planned_groups
 from builder.verify.dry_run.report import groups_from
 from builder.verify.place import InImage
 from builder.verify.probe.cubin import most_threads, resources
+from builder.verify.probe.drives import sglang_engine, sglang_kernels
 from builder.verify.probe.drives.run_time import leave_out_nvcc, take_not_seen
-from builder.verify.probe.dry_group import ended_at, readable
+from builder.verify.probe.dry_group import driven, ended_at, readable
 from builder.verify.probe.triton_driver import below_search_path
 from tests.fakes import FakeEngine
 
@@ -293,15 +294,72 @@ def test_symbols_are_shown_as_a_programmer_writes_them(symbol: str, name: str) -
     assert readable(symbol) == name
 
 
-def test_where_a_start_up_ends_is_said_and_decides_nothing_but_what_it_launches_does() -> None:
+def test_where_a_start_up_ends_among_made_up_values_is_said_and_decides_nothing_but_what_it_launches_does() -> None:
     ended = call("engine prefill", reaches=True, error="RuntimeError: no kernel (a.py:1 f)", said=["compiled later: x"])
     check = judged(group(call(), ended), deciding=frozenset({"attention"}))
     assert (check.outcome, check.figures["not-driven"]) == ("passed", 1)
+    assert check.summary == (
+        "all 0 launches of 2 calls are taken by rtx-pro-6000 (12.0); 1 of the calls are the model's; "
+        "engine prefill was not driven to its end: RuntimeError: no kernel (a.py:1 f)"
+    )
     assert check.evidence[:2] == (
         "engine prefill was not driven to its end: RuntimeError: no kernel (a.py:1 f)",
         "engine prefill: compiled later: x",
     )
     assert judged(group(call("engine prefill", reaches=True, launches=[LAUNCH]))).outcome == "failed"
+
+
+def test_a_pass_says_that_a_process_of_no_weight_ended_early_and_nothing_of_calls_of_no_weight() -> None:
+    listed = judged(group(call("survey", decides=False, error="TypeError: x")))
+    assert listed.summary.endswith("are taken by rtx-pro-6000 (12.0); 0 of the calls are the model's")
+    engine = group(name="engine", ended="exit code -11", lines=[{"canary": {}}, call("engine model")])
+    assert judged(engine).summary.endswith("the calls of engine were not driven to their end, exit code -11")
+
+
+def without_torch(**modules: ModuleType) -> Any:
+    """PyTorch that makes nothing, and modules of the stack beside it."""
+    return patch.dict(sys.modules, {"torch": MagicMock(), **modules})
+
+
+def test_options_and_model_must_be_driven_to_their_end_and_the_steps_on_made_up_values_need_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    with without_torch():
+        calls = list(sglang_engine.calls({"files": {}, "arguments": []}))
+    assert [(each.name, each.decides, each.reaches) for each in calls] == [
+        ("engine options", True, False),
+        ("engine model", True, False),
+        ("engine prefill of 2x128 tokens", True, True),
+        ("engine decode step", True, True),
+    ]
+
+
+def test_a_kernel_of_the_model_that_the_stack_refuses_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing() -> None:
+        raise RuntimeError("NVFP4 JIT kernels require compute capability >= 10.0, got 9.0.")
+
+    kernels = ModuleType("sgl_kernel")
+    vars(kernels).update(scaled_fp4_quant=refusing, topk_sigmoid=refusing, rmsnorm=lambda: None)
+    monkeypatch.setenv("ENVBUILD_DRY_LOG", str(tmp_path / "log"))
+    (asked,) = (
+        each
+        for each in planned_groups("glm5-nvfp4", serve(quantization="modelopt_fp4"), ("sglang",))
+        if each["name"] == "kernels"
+    )
+    recorder: Any = SimpleNamespace(take_touched=list)
+    with without_torch(sgl_kernel=kernels):
+        lines = [driven(each, recorder) for each in sglang_kernels.calls(asked)]
+    check = judged(group(*lines, name="kernels"), deciding=frozenset({"kernels"}))
+    assert [line["call"] for line in lines] == ["kernel rmsnorm", "kernel topk_sigmoid", "kernel scaled_fp4_quant"]
+    assert check.outcome == "skipped"
+    assert re.fullmatch(
+        r"kernel scaled_fp4_quant was not driven to its end: RuntimeError: NVFP4 JIT kernels require compute "
+        r"capability >= 10\.0, got 9\.0\. \(.*test_dry_run\.py:\d+ refusing\)",
+        check.summary,
+    )
 
 
 def test_the_engine_is_started_as_the_recipe_says_without_what_belongs_to_the_real_model() -> None:
@@ -329,6 +387,23 @@ def test_nvfp4_kernels_decide_where_the_server_may_choose_sglangs_own() -> None:
     assert named(quantization="fp8") == []
 
 
+@pytest.mark.parametrize("args", [{}, {"quantization": "modelopt"}])
+def test_experts_are_nvfp4_where_only_the_checkpoint_says_so(args: dict[str, str]) -> None:
+    stated = Serve(engine="sglang", model="nvidia/GLM-5-NVFP4", args={**args})
+    groups = {each["name"]: each for each in planned_groups("glm5-nvfp4", stated, ("sglang",))}
+    assert {"scaled_fp4_quant", "cutlass_moe_fp4"} <= set(groups["kernels"]["deciding"])
+    assert groups["kernels"]["decides"]
+    assert not groups["experts"]["decides"]
+
+
+def test_nothing_of_sglang_is_driven_where_another_engine_serves() -> None:
+    def names(stated: Serve | None) -> list[str]:
+        return [each["name"] for each in planned_groups("glm5-nvfp4", stated, ("sglang", "vllm"))]
+
+    assert names(Serve(engine="vllm")) == ["torch"]
+    assert names(None) == ["torch", "attention", "experts", "kernels"]
+
+
 def test_kernels_that_are_compiled_at_their_first_call_are_named_once() -> None:
     core = ModuleType("flashinfer.jit.core")
     core.JitSpec = type("JitSpec", (), {"name": "sampling"})  # type: ignore[attr-defined]
@@ -336,7 +411,7 @@ def test_kernels_that_are_compiled_at_their_first_call_are_named_once() -> None:
     with patch.dict(sys.modules, {**parents, "flashinfer.jit.core": core}):
         leave_out_nvcc()
         module = core.JitSpec().build_and_load()
-        core.JitSpec().build_and_load()
+        core.JitSpec().build_and_load("verbose", class_name="Sampling")
     assert len(range(module.plan(1, named=2).get_tactic_num())) == 1
     assert take_not_seen() == ["compiled by nvcc at the first call: flashinfer sampling"]
     assert take_not_seen() == []

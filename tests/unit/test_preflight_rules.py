@@ -17,7 +17,9 @@ from builder.preflight.knowledge.tables import all_tables, cuda_table, model_tab
 from builder.preflight.pins import lock_facts
 from builder.preflight.resources import disk_need, kv_bytes_per_token, plan_memory
 from builder.preflight.rulebook import fill, read_rules, rulebook
+from builder.preflight.serving import served_quantization
 from builder.preflight.vocabulary import VOCABULARY, FactValue
+from builder.recipe.model import Serve
 from builder.recipe.source import RecipeFile, parse_recipe, read_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -244,6 +246,24 @@ def test_the_kv_cache_of_glm5_has_the_size_that_a_public_run_reports() -> None:
     assert kv_bytes_per_token(family, "fp8_e4m3") == 55_224
     assert kv_bytes_per_token(family, "int3") is None
     assert pytest.approx(29.32, abs=0.01) == 314_304 * 100_152 / 2**30
+
+
+@pytest.mark.parametrize(
+    ("option", "model", "served"),
+    [
+        (None, "nvidia/GLM-5-NVFP4", "nvfp4"),
+        ("modelopt", "nvidia/GLM-5-NVFP4", "nvfp4"),
+        ("modelopt_fp4", "/models/unknown", "nvfp4"),
+        ("fp8", "nvidia/GLM-5-NVFP4", "fp8"),
+        ("modelopt", "/models/unknown", None),
+        (None, None, None),
+    ],
+)
+def test_the_quantization_served_is_the_options_or_the_checkpoints(
+    option: str | None, model: str | None, served: str | None
+) -> None:
+    args = {"quantization": option} if option else {}
+    assert served_quantization(Serve(engine="sglang", model=model, args={**args})) == served
 
 
 def test_a_memory_plan_shares_out_the_card_as_the_server_does() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from builder.document import key_of, tree_digest
 from builder.process import MissingProgramError
@@ -28,6 +28,14 @@ UNKNOWN = (
     "not known from a dry run: values, races, hangs, CUDA graphs, what cuBLAS, cuDNN, NCCL and CuTe DSL launch "
     "themselves, kernels that depend on values or are compiled by nvcc at run time"
 )
+
+
+class _Undriven(NamedTuple):
+    """What was not driven to its end: it keeps the check from passing, or a pass says it, or it is only listed."""
+
+    line: str
+    blocks: bool
+    limits: bool
 
 
 def dry_run(
@@ -90,18 +98,20 @@ def judge_dry_run(groups: tuple[DrivenGroup, ...], target: GpuTarget, deciding: 
     calls = [call for group in groups for call in group.calls]
     by_stack = [f"{call.call} is refused on {_named(target)}: {call.error}" for call in calls if _is_refusal(call)]
     undriven = _undriven(groups, deciding)
-    blocking = [text for text, decides in undriven if decides]
+    blocking = [each.line for each in undriven if each.blocks]
     outcome: Outcome = "failed" if refused or by_stack else "skipped" if blocking else "passed"
     said = [f"{call.call}: {line}" for call in calls for line in call.said]
     told = [row.line for row in rows if row.refused], [row.line for row in rows if row.used and not row.refused]
-    lines = [*by_stack, *told[0], *(text for text, _ in undriven), *said, *told[1]]
+    lines = [*by_stack, *told[0], *(each.line for each in undriven), *said, *told[1]]
     driven = sum(1 for call in calls if call.decides and call.error is None)
+    taken = f"all {len(rows)} launches of {len(calls)} calls are taken by {_named(target)}"
     return _check(
         outcome,
         first_of([*by_stack, *(_refusal(row, target) for row in refused)])
         or first_of(blocking)
-        or f"all {len(rows)} launches of {len(calls)} calls are taken by {_named(target)}; "
-        f"{driven} of the calls are the model's",
+        or "; ".join(
+            [taken, f"{driven} of the calls are the model's", *(each.line for each in undriven if each.limits)]
+        ),
         (*shortened(lines), UNKNOWN),
         {
             "calls": len(calls),
@@ -132,13 +142,13 @@ def _refusal(row: Row, target: GpuTarget) -> str:
     return f"{row.kernel} is refused on {_named(target)}, {row.refused}: {row.call}{row.place}"
 
 
-def _undriven(groups: tuple[DrivenGroup, ...], deciding: set[str]) -> list[tuple[str, bool]]:
-    """Return what could not be driven, and whether it decides."""
+def _undriven(groups: tuple[DrivenGroup, ...], deciding: set[str]) -> list[_Undriven]:
     found = []
     for group in groups:
         if group.ended is not None:
             why = f"{group.ended}{f': {group.tail[-1]}' if group.tail else ''}"
-            found.append((f"the calls of {group.name} were not driven to their end, {why}", group.name in deciding))
+            line, blocks = f"the calls of {group.name} were not driven to their end, {why}", group.name in deciding
+            found.append(_Undriven(line, blocks=blocks, limits=not blocks))
         for call in group.calls:
             refused = (
                 _is_refusal(call)
@@ -146,9 +156,8 @@ def _undriven(groups: tuple[DrivenGroup, ...], deciding: set[str]) -> list[tuple
                 or any(event.error for event in call.runtime)
             )
             if call.error is not None and not refused:
-                found.append(
-                    (f"{call.call} was not driven to its end: {call.error}", call.decides and not call.reaches)
-                )
+                line, blocks = f"{call.call} was not driven to its end: {call.error}", call.decides and not call.reaches
+                found.append(_Undriven(line, blocks=blocks, limits=call.decides and call.reaches))
     return found
 
 

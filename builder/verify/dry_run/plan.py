@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from builder.document import Document, pretty_json
+from builder.preflight.serving import served_quantization
 from builder.verify.launch import tiny_options
 from builder.verify.tiny.checkpoint import describing_files
 from builder.verify.tiny.config import GPU
@@ -63,7 +64,10 @@ def model_shapes(name: str) -> ModelShapes:
 
 
 def planned_groups(model: str, serve: Serve | None, stack: tuple[str, ...]) -> list[Group]:
-    """Return the groups of calls for a recipe. A call decides if the server, as it is started, can make it."""
+    """Return the groups of calls for a recipe. A call decides if the server, as it is started, can make it.
+
+    Nothing of SGLang is driven where another engine serves.
+    """
     shapes = model_shapes(model)
     groups: list[Group] = [
         {
@@ -73,7 +77,7 @@ def planned_groups(model: str, serve: Serve | None, stack: tuple[str, ...]) -> l
             **{name: getattr(shapes, name) for name in ("hidden", "vocabulary", "experts", "per_token", "rope")},
         }
     ]
-    if "sglang" in stack:
+    if "sglang" in stack and (serve is None or serve.engine == "sglang"):
         groups += [
             _group("attention", "sglang_attention", list(_attention(shapes, serve))),
             _group("experts", "sglang_moe", list(_experts(shapes, serve))),
@@ -81,7 +85,7 @@ def planned_groups(model: str, serve: Serve | None, stack: tuple[str, ...]) -> l
         ]
         chosen = list(_of_flashinfer(shapes, serve))
         groups += [_group("flashinfer", "flashinfer_jit", chosen)] if chosen else []
-        groups += [_engine(serve)] if serve and serve.engine == "sglang" else []
+        groups += [_engine(serve)] if serve else []
     return groups
 
 
@@ -90,16 +94,15 @@ def _group(name: str, drive: str, calls: list[dict[str, Any]]) -> Group:
 
 
 def _kernels(shapes: ModelShapes, serve: Serve | None) -> Group:
-    fp4 = "fp4" in str(_option(serve, "quantization"))
-    own = _option(serve, "moe-runner-backend") in {None, "auto", "cutlass"}
+    own = _quantization(serve) == "nvfp4" and _option(serve, "moe-runner-backend") in {None, "auto", "cutlass"}
     return {
         "name": "kernels",
         "drive": "sglang_kernels",
-        "decides": False,
+        "decides": True,
         **{name: getattr(shapes, name) for name in ("hidden", "vocabulary", "experts", "per_token", "rope")},
         "width": shapes.expert_width // _ranks(serve),
         "heads": shapes.heads // _ranks(serve),
-        "deciding": [*ALWAYS_CALLED, *(NVFP4_EXPERTS if fp4 and own else ())],
+        "deciding": [*ALWAYS_CALLED, *(NVFP4_EXPERTS if own else ())],
     }
 
 
@@ -138,7 +141,7 @@ def _attention(shapes: ModelShapes, serve: Serve | None) -> Iterator[dict[str, A
 
 
 def _experts(shapes: ModelShapes, serve: Serve | None) -> Iterator[dict[str, Any]]:
-    quantised = str(_option(serve, "quantization") or "")
+    quantised = _quantization(serve)
     own = FP8 if quantised == "fp8" else BF16
     decides = _option(serve, "moe-runner-backend") in {None, "auto", "triton"} and "fp4" not in quantised
     width = shapes.expert_width // _ranks(serve)
@@ -159,6 +162,10 @@ def _of_flashinfer(shapes: ModelShapes, serve: Serve | None) -> Iterator[dict[st
         yield {"kind": kind, "query": query, "value": value, "kv": _cached(serve), "decides": True}
     if _option(serve, "moe-runner-backend") == "flashinfer_cutlass":
         yield {"kind": "experts", "decides": True}
+
+
+def _quantization(serve: Serve | None) -> str:
+    return (served_quantization(serve) if serve else None) or ""
 
 
 def _cached(serve: Serve | None) -> str:

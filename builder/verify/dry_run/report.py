@@ -46,8 +46,8 @@ class RuntimeEvent(Document):
 class DrivenCall(Document):
     """One call of the stack's host code, and all that it launched; `error` is the exception that ended it.
 
-    `refuses`: such an exception is the stack's own refusal of the target. `reaches`: the call goes as far as it can be
-    driven, and where it ends is only said. `said` are lines about what it found and what of it is not seen.
+    `refuses`: such an exception is the stack's own refusal of the target. `reaches`: the call works on values that no
+    kernel has made, and where it ends is only said. `said` are lines about what it found and what of it is not seen.
     """
 
     call: str

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class Call:
     """A call to drive. `decides`: the model that is served makes it, so a refusal is the stack's fault.
 
-    `refuses`: it launches nothing, and an exception is the stack's own refusal of the target. `reaches`: it goes as far
-    as it can be driven, so where an exception ends it is only said. What `run` returns as a list of texts is said too.
+    `refuses`: it launches nothing, and an exception is the stack's own refusal of the target. `reaches`: it works on
+    values that no kernel has made, so where an exception ends it is only said; any other call that decides must come to
+    its end. What `run` returns as a list of texts is said too.
     """
 
     name: str

@@ -38,7 +38,7 @@ def leave_out_nvcc() -> None:
         utilities.load_jit = lambda *marks, **_: _module(f"sglang {'_'.join(map(str, marks))}")
     with contextlib.suppress(ModuleNotFoundError, AttributeError):
         core: Any = importlib.import_module("flashinfer.jit.core")
-        core.JitSpec.build_and_load = lambda spec: _module(f"flashinfer {spec.name}")
+        core.JitSpec.build_and_load = lambda spec, *_, **__: _module(f"flashinfer {spec.name}")
 
 
 def leave_out_cute_launches() -> None:

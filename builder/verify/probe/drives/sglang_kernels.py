@@ -32,8 +32,7 @@ def calls(group: dict[str, Any]) -> Iterator[Call]:
     for name, arguments in known.items():
         function = _found(name)
         if function is not None:
-            decides = name in group["deciding"]
-            yield Call(name=f"kernel {name}", run=by_name(function, arguments), decides=decides, reaches=True)
+            yield Call(name=f"kernel {name}", run=by_name(function, arguments), decides=name in group["deciding"])
 
 
 def _found(name: str) -> Callable[..., Any] | None:
