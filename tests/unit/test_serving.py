@@ -111,6 +111,12 @@ def test_a_right_server_passes_and_everything_it_did_is_recorded(store: Store) -
     assert still_running(str(STANDIN)) == []
 
 
+def test_what_is_compiled_at_the_first_decode_is_waited_for_before_anything_is_judged(store: Store) -> None:
+    """One token is a prefill: the first request of two must be the patient one."""
+    check = check_of(store, "hangs if judged before it decoded", deadlines=Deadlines(ready=60.0, request=5.0))
+    assert (check.outcome, check.evidence) == ("passed", ())
+
+
 def test_an_older_server_names_itself_elsewhere(store: Store) -> None:
     assert check_of(store, "", "--info", "/get_server_info").outcome == "passed"
 
