@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from builder.document import Document
 from builder.errors import UsageError
+from builder.recipe.options import Argument, option_name
 from builder.registry.reference import parse_reference
 
 if TYPE_CHECKING:
@@ -262,12 +263,17 @@ class Serve(Document):
     engine: Annotated[Literal["sglang", "vllm", "transformers"], _says("the program that serves the model")]
     model: Annotated[str | None, _says("the checkpoint, by its public name or its folder")] = None
     args: Annotated[
-        dict[str, str | int | float | bool],
+        dict[str, Argument],
         _says("the server's options without the leading dashes; true for one that takes no value"),
     ] = {}
     env: Annotated[dict[str, str], _says("environment variables of the server")] = {}
     shm_size: Annotated[Size | None, _says("the container's /dev/shm, such as '8g'", alias="shm-size")] = None
     ipc: Annotated[Literal["host", "private"] | None, _says("the container's IPC namespace")] = None
+
+    @property
+    def options(self) -> dict[str, Argument]:
+        """The options of `args` by the one name of each, however it is written there; of two the last counts."""
+        return {option_name(written): value for written, value in self.args.items()}
 
 
 class Smoke(Document):
