@@ -33,6 +33,7 @@ def option(name: str, default: str = "") -> str:
 MISBEHAVIOUR = option("--misbehave")
 ANSWERS = json.loads(Path(option("--answers")).read_text())["answers"]
 COUNTS: dict[tuple[int, ...], int] = {}
+DECODED: list[bool] = []  # whether each request that was made asked for more than the token of the prefill
 
 
 def log(text: str) -> None:
@@ -110,6 +111,7 @@ class Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         prompt, count = tuple(asked["input_ids"]), asked["sampling_params"]["max_new_tokens"]
         assert (asked["top_logprobs_num"], asked["sampling_params"]["ignore_eos"]) == (2, True)
+        DECODED.append(count > 1)
         known = next((one for one in ANSWERS if tuple(one["prompt"]) == prompt), None)
         tokens = list(known["tokens"]) if known else [0] * count
         margins: list[float | None] = list(known["margins"]) if known else [1.0] * count
@@ -138,6 +140,8 @@ def misbehave(place: int, time_asked: int, tokens: list[int], margins: list[floa
         blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" and "--disable-cuda-graph" in sys.argv
         where = ("topk.py", 91, "select") if blocking else ("scheduler.py", 377, "process_batch_result_decode")
         die(CUDA.format(file=where[0], line=where[1], function=where[2]))
+    if MISBEHAVIOUR == "hangs if judged before it decoded" and DECODED.count(True) == 1:
+        time.sleep(600)
     if MISBEHAVIOUR == "hangs at decode":
         subprocess.Popen(["bash", "-c", "exec -a nvcc sleep 600"])
         time.sleep(600)

@@ -9,7 +9,7 @@ from builder.build.venv import PREFIX, Venv
 from builder.lock.examine import facts_of
 from builder.lock.model import LockedGit
 from builder.preflight.knowledge.tables import cuda_table
-from builder.preflight.pins import locked_cuda
+from builder.preflight.pins import locked_cuda, needed_cuda
 
 if TYPE_CHECKING:
     from builder.lock.model import Lock
@@ -44,10 +44,10 @@ CHECKPOINTS = "/root/.cache/huggingface"
 def image_venv(recipe: Recipe, lock: Lock) -> Venv:
     """Return the virtual environment of the image, with the CUDA compiler that the recipe puts into its stack."""
     compiler, home = recipe.image_compiler, lock.interpreter_folder
-    if compiler is None or compiler.version is None:
+    if compiler is None:
         return Venv(python=recipe.python, home=home)
     libraries = tuple(name for wheel in lock.wheels for name in LINKED.get(wheel.name, ()))
-    return Venv(python=recipe.python, home=home, cuda=compiler.version.partition(".")[0], libraries=libraries)
+    return Venv(python=recipe.python, home=home, cuda=compiler.partition(".")[0], libraries=libraries)
 
 
 def _compiler_variables(venv: Venv) -> dict[str, str]:
@@ -80,19 +80,19 @@ def _required_driver(recipe: Recipe, lock: Lock) -> str:
     """Return what NVIDIA's container toolkit holds the host's driver against before it starts a container.
 
     A comma means "and". A driver runs every CUDA of its own major version (CUDA compatibility guide), so the minor
-    version of the stack's runtime asks for nothing.
+    version of the stack's runtime, or of the image's compiler, asks for nothing.
     """
-    cuda = locked_cuda(facts_of(lock))
+    cuda = needed_cuda(locked_cuda(facts_of(lock)), recipe)
     conditions = [f"cuda>={cuda.partition('.')[0]}.0"] if cuda else []
     conditions += [f"driver>={recipe.host.driver}"] if recipe.host else []
     return ",".join(conditions)
 
 
 def _driver_floor(recipe: Recipe, lock: Lock) -> str | None:
-    """Return the oldest driver that the stack may meet: the recipe's word, else what the CUDA runtime needs."""
+    """Return the oldest driver that the stack may meet: the recipe's word, else what its runtime and compiler need."""
     if recipe.host:
         return recipe.host.driver
-    cuda = locked_cuda(facts_of(lock))
+    cuda = needed_cuda(locked_cuda(facts_of(lock)), recipe)
     return cuda_table().driver_floors.get(cuda.partition(".")[0]) if cuda else None
 
 

@@ -119,8 +119,8 @@ def _from_recipe(got: _Gathering, recipe: Recipe, knowledge: Knowledge) -> None:
     if recipe.host is not None:
         got.versions.setdefault("driver", recipe.host.driver)
     if recipe.serve is not None:
-        for name, value in recipe.serve.args.items():
-            got.settings.setdefault(name.replace("_", "-"), value)
+        for name, value in recipe.serve.options.items():
+            got.settings.setdefault(name, value)
         for variable, text in recipe.serve.env.items():
             got.env.setdefault(variable, text)
     if got.gpu is None:

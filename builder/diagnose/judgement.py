@@ -232,7 +232,7 @@ def _changes(edit: Edit, recipe: Recipe | None) -> bool:
         return _changes_stack(rest, edit, recipe)
     if part == "serve" and recipe.serve is not None:
         group, _, name = rest.partition(".")
-        held = recipe.serve.args if group == "args" else recipe.serve.env
+        held = recipe.serve.options if group == "args" else recipe.serve.env
         return _spelled(held.get(name)) != _spelled(edit.value)
     if part == "base":
         return recipe.base.debian not in (None, edit.value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from packaging.utils import canonicalize_name
 
-from builder.preflight.conditions import public_version
+from builder.preflight.conditions import newest, public_version
 from builder.preflight.knowledge.tables import SglangRelease, package_table, sglang_table, torch_table
 from builder.recipe.targets import GpuTarget, find_target
 
@@ -157,3 +157,9 @@ def locked_cuda(lock: LockFacts | None) -> str | None:
     names = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
     found = [lock.versions[name] for name in names if name in lock.versions] if lock else []
     return series_of(found[0]) if found else None
+
+
+def needed_cuda(runtime: str | None, recipe: Recipe) -> str | None:
+    """Return the newest CUDA that the driver must run: the runtime's, or that of the compiler in the image itself."""
+    versions = [version for version in (runtime, recipe.image_compiler) if version]
+    return newest(versions) if versions else None

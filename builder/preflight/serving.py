@@ -44,7 +44,7 @@ def served_quantization(serve: Serve) -> str | None:
 
     The option's, else the checkpoint's. `modelopt` lets SGLang read the checkpoint's own (`ModelConfig`).
     """
-    asked, checkpoint = str(_options(serve).get("quantization", "")), _checkpoint(serve)
+    asked, checkpoint = str(serve.options.get("quantization", "")), _checkpoint(serve)
     if asked in {"", "modelopt"}:
         return checkpoint.quantization if checkpoint else None
     return _QUANTIZATIONS.get(asked, asked)
@@ -64,12 +64,8 @@ def _checkpoint(serve: Serve) -> Checkpoint | None:
     return model_table().checkpoints.get(serve.model or "")
 
 
-def _options(serve: Serve) -> dict[str, str | int | float | bool]:
-    return {name.lstrip("-").replace("_", "-"): value for name, value in serve.args.items()}
-
-
 def _option_facts(serve: Serve) -> MaybeFacts:
-    options = _options(serve)
+    options = serve.options
     checkpoint = _checkpoint(serve)
     return {
         "serve.engine": serve.engine,
@@ -107,14 +103,14 @@ def _container_facts(serve: Serve) -> MaybeFacts:
 
 def _memory_facts(pins: Pins, serve: Serve) -> MaybeFacts:
     family, checkpoint = _served_family(pins.recipe), _checkpoint(serve)
-    fraction = _number(_options(serve).get("mem-fraction-static"))
+    fraction = _number(serve.options.get("mem-fraction-static"))
     if family is None or checkpoint is None or fraction is None or pins.target.memory is None:
         return {}
     plan = plan_memory(
         memory=pins.target.memory,
         fraction=fraction,
         weights=weights_per_gpu(checkpoint, family, _tensor_parallel(serve)),
-        bytes_per_token=kv_bytes_per_token(family, str(_options(serve).get("kv-cache-dtype", "fp8_e4m3"))),
+        bytes_per_token=kv_bytes_per_token(family, str(serve.options.get("kv-cache-dtype", "fp8_e4m3"))),
     )
     return {
         "memory.weights": plan.weights,
@@ -126,7 +122,7 @@ def _memory_facts(pins: Pins, serve: Serve) -> MaybeFacts:
 
 
 def _tensor_parallel(serve: Serve) -> int:
-    options = _options(serve)
+    options = serve.options
     value = next((options[name] for name in _TP_OPTIONS if name in options), 1)
     return value if isinstance(value, int) and value > 0 else 1
 

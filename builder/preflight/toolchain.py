@@ -42,11 +42,11 @@ def _compiler_facts(pins: Pins) -> MaybeFacts:
 
 
 def _image_facts(pins: Pins) -> MaybeFacts:
-    compiler, base = pins.recipe.image_compiler, pins.recipe.base
-    nvcc = compiler.version if compiler else None
+    nvcc, base = pins.recipe.image_compiler, pins.recipe.base
     there = {"nvcc": nvcc is not None, "g++": not {"g++", "build-essential"}.isdisjoint(base.packages)}
     return {
         "image.nvcc": nvcc,
+        "image.toolkit": pins.recipe.asked_compiler,
         "image.lacks": tuple(name for name, has in there.items() if not has) if base.debian else None,
         "image.driver-floor": cuda_table().driver_floors.get(nvcc.partition(".")[0]) if nvcc else None,
     }

@@ -40,7 +40,7 @@ _MEANINGS = {
     "DSSE: invalid signature": "is not what its certificate's key has signed",
     "failed to load bundle": "is no bundle that can be read",
 }
-_SHOWN = 300  # characters of what the library says
+_SHOWN = 300  # characters of what the library or a certificate says
 
 
 class Identity(Document):
@@ -56,9 +56,9 @@ class Identity(Document):
         """Raise UnprovenError unless the certificate was given to this identity by this issuer; sigstore calls it."""
         found = identity_in(certificate)
         if found.identity != self.identity:
-            raise UnprovenError(f"is signed by another identity, {found.identity}")
+            raise UnprovenError(f"is signed by another identity, {_shown(found.identity)}")
         if found.issuer != self.issuer:
-            raise UnprovenError(f"is signed by an identity of another issuer, {found.issuer}")
+            raise UnprovenError(f"is signed by an identity of another issuer, {_shown(found.issuer)}")
 
 
 def identity_in(certificate: Certificate) -> Identity:
@@ -113,6 +113,12 @@ class IdentityProof:
 
 
 def _meaning(error: Exception) -> str:
-    said = "".join(char if char.isprintable() else " " for char in str(error) or type(error).__name__)
+    said = str(error) or type(error).__name__
     meant = next((meaning for words, meaning in _MEANINGS.items() if words in said), None)
-    return meant or f"is not proven by sigstore: {' '.join(said.split())[:_SHOWN]}"
+    return meant or f"is not proven by sigstore: {_shown(said)}"
+
+
+def _shown(text: str) -> str:
+    """Return what an enemy may have written as one printable line of at most _SHOWN characters."""
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(printable.split())[:_SHOWN]

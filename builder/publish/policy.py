@@ -35,7 +35,7 @@ class Policy(Document):
     levels: Annotated[tuple[Level, ...], Field(strict=False, description="the checks that must have passed")] = ()
     max_age: Annotated[str | None, Field(alias="max-age", description="how old the verdict may be, such as 30d")] = None
     waivers: Annotated[tuple[str, ...], Field(strict=False, description="the preflight rules that may be waived")] = ()
-    signer: Annotated[Identity | None, Field(description="who must have signed, where no key is given")] = None
+    signer: Annotated[Identity | None, Field(description="who must have signed; not beside `--key`")] = None
 
     @property
     def span(self) -> timedelta | None:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from builder.document import Document
 from builder.errors import UsageError
+from builder.recipe.options import Argument, option_name
 from builder.registry.reference import parse_reference
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 DebianSuite = Literal["bookworm", "trixie"]
 CheckName = Literal["static", "dry-run", "cpu-decode", "program", "gpu-decode", "target-decode"]
+
+# The compiler's wheel for CUDA 12 holds ptxas and no nvcc (the file list of nvidia-cuda-nvcc-cu12 12.9.86 on PyPI).
+FIRST_CUDA_WITH_NVCC = 13
 
 # What each pattern below means, for the person whose text does not match it.
 FORMS: dict[str, str] = {}
@@ -262,12 +266,17 @@ class Serve(Document):
     engine: Annotated[Literal["sglang", "vllm", "transformers"], _says("the program that serves the model")]
     model: Annotated[str | None, _says("the checkpoint, by its public name or its folder")] = None
     args: Annotated[
-        dict[str, str | int | float | bool],
+        dict[str, Argument],
         _says("the server's options without the leading dashes; true for one that takes no value"),
     ] = {}
     env: Annotated[dict[str, str], _says("environment variables of the server")] = {}
     shm_size: Annotated[Size | None, _says("the container's /dev/shm, such as '8g'", alias="shm-size")] = None
     ipc: Annotated[Literal["host", "private"] | None, _says("the container's IPC namespace")] = None
+
+    @property
+    def options(self) -> dict[str, Argument]:
+        """The options of `args` by the one name of each, however it is written there; of two the last counts."""
+        return {option_name(written): value for written, value in self.args.items()}
 
 
 class Smoke(Document):
@@ -333,7 +342,13 @@ class Recipe(Document):
     waive: Annotated[dict[str, Sentence], _says("preflight rules that do not hold here, each with its reason")] = {}
 
     @property
-    def image_compiler(self) -> Package | None:
-        """The CUDA compiler that the image itself has: `cuda-toolkit` in the stack, with its extra `nvcc`."""
-        toolkit = self.stack.get("cuda-toolkit")
-        return toolkit if toolkit and "nvcc" in toolkit.extras else None
+    def asked_compiler(self) -> str | None:
+        """The version of `cuda-toolkit` in the stack, if it is named with its extra `nvcc`."""
+        named = (package for name, package in self.stack.items() if canonicalize_name(name) == "cuda-toolkit")
+        return next((package.version for package in named if "nvcc" in package.extras), None)
+
+    @property
+    def image_compiler(self) -> str | None:
+        """The version of the CUDA compiler that the image itself has: the one asked for, if its wheels hold an nvcc."""
+        asked = self.asked_compiler
+        return asked if asked and int(asked.partition(".")[0]) >= FIRST_CUDA_WITH_NVCC else None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from builder.recipe.options import Argument, option_name, server_options
+
 if TYPE_CHECKING:
     from builder.recipe.model import Serve
-
-    Argument = str | int | float | bool
 
 # Options that speak of the real model, its tokenizer or its network, and none of the stack's arithmetic.
 OF_THE_REAL_MODEL = (
@@ -23,7 +23,7 @@ OF_THE_TINY_MODEL: dict[str, Argument] = {
     "grammar-backend": "none",
     "random-seed": 1,
 }
-PARALLEL = ("tp", "tp-size", "tensor-parallel-size")
+REPLACED = (*OF_THE_REAL_MODEL, *OF_THE_TINY_MODEL)
 GRAPHS_OFF = ("--disable-cuda-graph",)
 HEALING = "SGLANG_SANITIZE_NAN_LOGITS"
 # Values that are not finite must end the server, not be replaced. Source: server_args.py and sampler.py of 0.5.9,
@@ -114,7 +114,7 @@ def sglang_launch(serve: Serve, *, ranks: int = 1, graphs: bool = True, deadline
             *("--port", "{port}", *tiny_options(serve, ranks=ranks, graphs=graphs)),
         ),
         environment=serve.env,
-        asked={name: str(value) for name, value in _kept(serve).items() if _is_named_part(name)},
+        asked={name: str(value) for name, value in serve.options.items() if _is_named_part(name)},
         ranks=ranks,
         needs_gpu=True,
         deadlines=deadlines or Deadlines(),
@@ -123,18 +123,9 @@ def sglang_launch(serve: Serve, *, ranks: int = 1, graphs: bool = True, deadline
 
 def tiny_options(serve: Serve, *, ranks: int = 1, graphs: bool = True) -> tuple[str, ...]:
     """Return the recipe's options of sglang for the tiny model, but for the model itself and the network."""
-    options = _kept(serve) | OF_THE_TINY_MODEL | {"tp": ranks}
-    words = [word for name, value in options.items() for word in _words(name, value)]
+    kept = {name: value for name, value in serve.args.items() if option_name(name) not in REPLACED}
+    words = server_options(kept | OF_THE_TINY_MODEL | {"tp": ranks})
     return (*words, *(() if graphs else GRAPHS_OFF))
-
-
-def _kept(serve: Serve) -> dict[str, Argument]:
-    return {name: value for name, value in serve.args.items() if name not in OF_THE_REAL_MODEL}
-
-
-def ranks_of(serve: Serve) -> int:
-    """Return the tensor parallelism that a recipe asks for."""
-    return next((int(serve.args[name]) for name in PARALLEL if name in serve.args), 1)
 
 
 def other_than_asked(asked: dict[str, str], info: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -147,15 +138,10 @@ def other_than_asked(asked: dict[str, str], info: dict[str, Any]) -> dict[str, t
     return other
 
 
-def _words(name: str, value: Argument) -> tuple[str, ...]:
-    if isinstance(value, bool):
-        return (f"--{name}",) if value else ()
-    return (f"--{name}", str(value))
-
-
 def _is_named_part(name: str) -> bool:
     """Say whether an option names a part that a server may quietly replace by another."""
-    return name.endswith("backend") or name in {"quantization", "kv-cache-dtype", "model-impl"}
+    named = name.endswith("backend") or name in {"quantization", "kv-cache-dtype", "model-impl"}
+    return named and name not in REPLACED
 
 
 def _same(value: str) -> str:

@@ -28,7 +28,7 @@ def gpus_needed(recipe: Recipe) -> int:
 
 def own_model_code(serve: Serve | None) -> str | None:
     """Return the package whose own model code serves; None: Transformers' does."""
-    if serve is None or serve.engine not in OWN_MODEL_CODE or serve.args.get("model-impl") == "transformers":
+    if serve is None or serve.engine not in OWN_MODEL_CODE or serve.options.get("model-impl") == "transformers":
         return None
     return serve.engine
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Literal
 
 from builder.build.environment import CACHE
 from builder.engine import ContainerRun
+from builder.recipe.options import server_options
 from builder.verify.inside import ProbeAnswer, tail_of, with_log
 from builder.verify.verdict import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable
 
     from builder.recipe.model import Serve, Smoke
     from builder.verify.place import InImage
@@ -54,12 +55,3 @@ def program_check(
         evidence=() if passed else answer.tail,
     )
     return with_log(check, answer, place.store)
-
-
-def server_options(args: Mapping[str, str | int | float | bool]) -> Iterator[str]:
-    """Yield `serve.args` as a command line: `--name value`, `--name` alone for true, nothing for false."""
-    for name, value in args.items():
-        if value is not False:
-            yield f"--{name.lstrip('-')}"
-        if not isinstance(value, bool):
-            yield str(value)

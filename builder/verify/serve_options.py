@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from builder.verify.program import server_options
+from builder.recipe.options import server_options
 from builder.verify.static_report import first_of, shortened
 from builder.verify.verdict import Check, Outcome
 

@@ -382,6 +382,8 @@ def test_a_known_deviation_is_a_notice_where_the_stack_has_the_servers_own_class
         ("sglang", {}, "sglang"),
         ("vllm", {"model-impl": "auto"}, "vllm"),
         ("sglang", {"model-impl": "transformers"}, None),
+        ("vllm", {"model_impl": "transformers"}, None),
+        ("sglang", {"--model-impl": "transformers"}, None),
         ("transformers", {}, None),
     ],
 )

@@ -81,23 +81,25 @@ def test_a_lock_with_the_racing_flashinfer_raises_the_gemm_race_and_a_fixed_one_
     assert race("0.6.3") > race("0.6.7") > race("0.6.8.post1") == 0
 
 
-def test_a_recipe_that_already_serves_with_bfloat16_rules_the_fp8_cache_out() -> None:
-    diagnosis = diagnose(FOUNDING[:3] + FOUNDING[4:], recipe=_recipe(args={"kv-cache-dtype": "bfloat16"}))
+@pytest.mark.parametrize("name", ["kv-cache-dtype", "--kv_cache_dtype"])
+def test_a_recipe_that_already_serves_with_bfloat16_rules_the_fp8_cache_out(name: str) -> None:
+    diagnosis = diagnose(FOUNDING[:3] + FOUNDING[4:], recipe=_recipe(args={name: "bfloat16"}))
     assert "fp8-kv-cache-without-scales" not in _findings(diagnosis)
     assert diagnosis.causes[0].finding == "flashinfer-fp4-gemm-race"
 
 
-def test_what_the_log_shows_overrules_what_the_recipe_wishes_and_the_cause_says_so() -> None:
+@pytest.mark.parametrize("name", ["kv-cache-dtype", "kv_cache_dtype"])
+def test_what_the_log_shows_overrules_what_the_recipe_wishes_and_the_cause_says_so(name: str) -> None:
     recipe = _recipe(
-        args={"kv-cache-dtype": "bf16", "attention-backend": "flashinfer"},
+        args={name: "bf16", "attention-backend": "flashinfer"},
         env={"SGLANG_ENABLE_JIT_DEEPGEMM": "0", "SGLANG_ENABLE_DEEP_GEMM": "0"},
     )
     causes = {cause.finding: cause for cause in diagnose(FOUNDING, recipe=recipe).causes}
     assert next(iter(causes)) == "fp8-kv-cache-without-scales"
     assert "deepgemm-ue8m0-scales" in causes
-    for name in ("fp8-kv-cache-without-scales", "deepgemm-ue8m0-scales"):
-        assert causes[name].edits == ()
-        assert "already: this log is of a server that was started otherwise" in causes[name].because[-1]
+    for finding in ("fp8-kv-cache-without-scales", "deepgemm-ue8m0-scales"):
+        assert causes[finding].edits == ()
+        assert "already: this log is of a server that was started otherwise" in causes[finding].because[-1]
 
 
 def test_edits_that_the_recipe_already_holds_are_not_proposed() -> None:

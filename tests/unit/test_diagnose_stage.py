@@ -20,7 +20,7 @@ from builder.recipe.model import Serve, Smoke
 from builder.recipe.source import RecipeFile, read_recipe
 from builder.store import Store
 from builder.verify.place import InImage
-from builder.verify.program import program_check, server_options
+from builder.verify.program import program_check
 from builder.verify.verdict import Check, Verdict, judge
 from tests.fakes import FakeEngine
 
@@ -301,7 +301,6 @@ def test_the_program_of_a_recipe_runs_with_the_servers_options_and_variables(sto
     engine = FakeEngine(answer=answer)
     check = program_check(InImage(engine=engine, store=store, image="i", memory=1 << 20), smoke=smoke, serve=serve)
     assert (check.outcome, check.log, engine.runs[0].read_only_root) == ("passed", None, True)
-    assert list(server_options({"--a": 0.5})) == ["--a", "0.5"]
 
 
 def test_a_program_that_fails_keeps_its_whole_log(store: Store) -> None:

@@ -68,6 +68,7 @@ def locked(*runtime: tuple[str, str]) -> Lock:
 
 
 CUDA = ("nvidia-cuda-runtime", "13.0.96")
+COMPILER = "  cuda-toolkit: {version: 13.0.2, extras: [nvcc]}\n"
 
 
 def test_the_recipe_in_an_image_is_one_that_can_be_read_again(source: RecipeFile, tmp_path: Path) -> None:
@@ -106,18 +107,20 @@ def test_the_labels_name_the_versions_of_wheels_sdists_and_commits(source: Recip
 
 
 @pytest.mark.parametrize(
-    ("runtime", "host", "required", "driver"),
+    ("runtime", "more", "required", "driver"),
     [
         ([CUDA], "", "cuda>=13.0", "580.65.06"),
         ([("nvidia-cuda-runtime-cu12", "12.8.90")], "", "cuda>=12.0", "525.60.13"),
         ([CUDA], "host: {driver: '590.48.01'}\n", "cuda>=13.0,driver>=590.48.01", "590.48.01"),
+        ([("nvidia-cuda-runtime-cu12", "12.8.90")], COMPILER, "cuda>=13.0", "580.65.06"),
+        ([], COMPILER, "cuda>=13.0", "580.65.06"),
         ([], "", None, None),
     ],
 )
 def test_the_driver_that_a_stack_needs_is_asked_for_and_named(
-    runtime: list[tuple[str, str]], host: str, required: str | None, driver: str | None, tmp_path: Path
+    runtime: list[tuple[str, str]], more: str, required: str | None, driver: str | None, tmp_path: Path
 ) -> None:
-    found, lock = recipe(tmp_path, host).recipe, locked(*runtime)
+    found, lock = recipe(tmp_path, more).recipe, locked(*runtime)
     assert image_environment(found, lock).get("NVIDIA_REQUIRE_CUDA") == required
     assert image_labels(found, lock).get("dev.envbuild.driver") == driver
 
@@ -142,7 +145,7 @@ def test_every_cache_of_a_compiler_lies_below_the_fingerprint_of_the_stack(sourc
 
 
 def test_the_cuda_compiler_that_the_stack_names_is_one_toolkit(tmp_path: Path) -> None:
-    named = recipe(tmp_path, "  cuda-toolkit: {version: 13.0.2, extras: [nvcc]}\n").recipe
+    named = recipe(tmp_path, COMPILER).recipe
     lock = locked(CUDA, ("nvidia-cuda-nvrtc", "13.0.88"))
     venv, variables = image_venv(named, lock), image_environment(named, lock)
     home = f"{venv.site_packages}/nvidia/cu13"
@@ -155,7 +158,20 @@ def test_the_cuda_compiler_that_the_stack_names_is_one_toolkit(tmp_path: Path) -
     }
 
 
-@pytest.mark.parametrize("stack", ["", "  cuda-toolkit: {version: 13.0.2, extras: [cudart]}\n"])
+def test_the_cuda_compiler_is_found_however_the_stack_spells_it(tmp_path: Path) -> None:
+    named = recipe(tmp_path, "  cuda_toolkit: {version: 13.0.2, extras: [nvcc]}\n").recipe
+    assert image_venv(named, locked(CUDA)).cuda == "13"
+    assert "CUDA_HOME" in image_environment(named, locked(CUDA))
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        "",
+        "  cuda-toolkit: {version: 13.0.2, extras: [cudart]}\n",
+        "  cuda-toolkit: {version: 12.9.1, extras: [nvcc]}\n",  # whose wheels hold no nvcc
+    ],
+)
 def test_an_image_without_a_compiler_says_nothing_of_one(stack: str, tmp_path: Path) -> None:
     named, lock = recipe(tmp_path, stack).recipe, locked(CUDA)
     assert not {"CUDA_HOME", "LD_RUN_PATH"} & {*image_environment(named, lock)}

@@ -160,10 +160,19 @@ def test_a_machine_that_only_builds_is_not_wrong() -> None:
 
 
 def test_a_recipe_without_a_driver_asks_for_the_floor_of_its_torch() -> None:
-    plain = recipe().model_copy(update={"host": None})
+    plain = recipe()
+    stack = {name: package for name, package in plain.stack.items() if name != "cuda-toolkit"}
+    plain = plain.model_copy(update={"host": None, "stack": stack})
     driver = doctor_findings(replace(MACHINE, driver="575.57.08"), plain)[0]
     assert driver.severity == "error"
     assert "CUDA 13.0 needs 580.65.06 or newer" in driver.sentence
+
+
+def test_a_recipe_without_a_driver_asks_for_the_floor_of_its_compiler_too() -> None:
+    of_cuda_12 = read_recipe(ROOT / "recipes/sm120-glm5-torch291.yaml").recipe.model_copy(update={"host": None})
+    driver = doctor_findings(replace(MACHINE, driver="575.57.08"), of_cuda_12)[0]
+    assert driver.severity == "error"
+    assert "CUDA 13.1.1 needs 580.65.06 or newer" in driver.sentence
 
 
 def test_a_card_that_is_not_in_the_table_is_named() -> None:

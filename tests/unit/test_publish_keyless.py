@@ -88,6 +88,14 @@ IN_ANOTHER_LOG = Sigstore(authority=SIGSTORE.authority)
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another identity": (bundle(identity="someone@example.org"), "signed by another identity, someone@example.org"),
     "another branch of the workflow": (bundle(identity=WORKFLOW.replace("main", "x")), "another identity, .*heads/x"),
+    "an identity that writes on the terminal": (
+        bundle(identity="https://x.example/\x1b[2J\nverified" + "!" * 400),
+        r"^is signed by another identity, https://x.example/ \[2J verified!{269}$",
+    ),
+    "an issuer that writes on the terminal": (
+        bundle(issuer="https://x.example/\x1b[2J\nverified"),
+        r"^is signed by an identity of another issuer, https://x.example/ \[2J verified$",
+    ),
     "another issuer": (bundle(issuer="https://x.example"), "an identity of another issuer, https://x.example"),
     "another issuer behind the old field": (
         bundle(issuer="https://x.example", old_issuer=GITHUB),

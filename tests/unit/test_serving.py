@@ -9,14 +9,16 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from builder.document import canonical_json
 from builder.recipe.model import Serve
+from builder.recipe.options import Argument, server_options
 from builder.store import Store
 from builder.verify.cuda_error import BLOCKED
+from builder.verify.dry_run.plan import planned_groups
 from builder.verify.launch import Deadlines, Launch, other_than_asked, sglang_launch
 from builder.verify.place import Here
 from builder.verify.rounds import SERVED, rounds_request
@@ -109,6 +111,12 @@ def test_a_right_server_passes_and_everything_it_did_is_recorded(store: Store) -
     assert (figures["server_attention_backend"], figures["server_max_total_num_tokens"]) == ("flashinfer", 4096)
     assert {"ready_seconds", "first_token_seconds", "decode_tokens_per_second", "graph_capture_seconds"} <= set(figures)
     assert still_running(str(STANDIN)) == []
+
+
+def test_what_is_compiled_at_the_first_decode_is_waited_for_before_anything_is_judged(store: Store) -> None:
+    """One token is a prefill: the first request of two must be the patient one."""
+    check = check_of(store, "hangs if judged before it decoded", deadlines=Deadlines(ready=60.0, request=5.0))
+    assert (check.outcome, check.evidence) == ("passed", ())
 
 
 def test_an_older_server_names_itself_elsewhere(store: Store) -> None:
@@ -291,6 +299,41 @@ def test_the_recipes_options_reach_the_server_without_those_of_the_real_model() 
     assert not {"--tool-call-parser", "--enable-torch-compile", "8"} & set(launch.command)
     assert (launch.environment, launch.asked) == ({"NCCL_P2P_LEVEL": "SYS"}, {"attention-backend": "flashinfer"})
     assert "--disable-cuda-graph" not in sglang_launch(serve).command
+
+
+def test_an_option_is_the_same_however_its_name_is_written() -> None:
+    args: dict[str, Argument] = {
+        "--tp": 8,
+        "tool_call_parser": "glm47",
+        "random_seed": 7,
+        "attention_backend": "flashinfer",
+        "--x_y": True,
+    }
+    launch = sglang_launch(Serve(engine="sglang", args=args))
+    text = " ".join(launch.command)
+    assert "--port {port} --attention_backend flashinfer --x_y --skip" in text  # spelled as the recipe spells it
+    assert (text.count("--tp"), text.count("seed"), "--tp 1" in text) == (1, 1, True)
+    assert not {"--tool_call_parser", "----tp"} & set(launch.command)
+    assert launch.asked == {"attention-backend": "flashinfer"}
+
+
+def test_the_dry_run_reads_an_option_however_its_name_is_written() -> None:
+    def sizes(args: dict[str, Argument]) -> list[dict[str, Any]]:
+        groups = planned_groups("glm5-nvfp4", Serve(engine="sglang", args=args), ("sglang",))
+        return [group for group in groups if group["name"] != "engine"]  # whose words are spelled as written
+
+    plain = sizes({"tp": 8, "kv-cache-dtype": "fp8_e4m3"})
+    assert sizes({"--tp": 8, "kv_cache_dtype": "fp8_e4m3"}) == plain != sizes({"tp": 8})
+
+
+def test_the_grammars_of_the_real_model_are_not_asked_of_the_tiny_one() -> None:
+    launch = sglang_launch(Serve(engine="sglang", args={"grammar-backend": "xgrammar"}))
+    assert (launch.asked, "xgrammar" in launch.command, "none" in launch.command) == ({}, False, True)
+
+
+def test_the_words_of_a_command_line_are_spelled_as_written() -> None:
+    given: dict[str, Argument] = {"--a": 0.5, "b_c": True, "off": False, "d-e": "x"}
+    assert list(server_options(given)) == ["--a", "0.5", "--b_c", "--d-e", "x"]
 
 
 def test_two_spellings_of_one_format_are_the_same() -> None:

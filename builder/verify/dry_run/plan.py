@@ -184,5 +184,5 @@ def _ranks(serve: Serve | None) -> int:
 
 def _option(serve: Serve | None, *names: str) -> str | int | float | bool | None:
     """Return the first of these options that the server is started with."""
-    given = serve.args if serve else {}
+    given = serve.options if serve else {}
     return next((given[name] for name in names if name in given), None)

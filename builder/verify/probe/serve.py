@@ -138,7 +138,7 @@ def ending_is_clean(ending: dict[str, Any]) -> bool:
 
 
 def _await_ready(client: Client, server: Server, asked: dict[str, Any], model: str, report: Report) -> None:
-    """Wait until the server describes itself and has decoded a token: the health pages prove nothing."""
+    """Wait until the server describes itself and has decoded: the health pages prove nothing."""
     start, limits = time.monotonic(), asked["deadlines"]
     patience = Patience(limits["ready"], limits["compiling"], lambda: bool(server.compilers()))
     while (info := client.server_info(INFO_TIMEOUT)) is None:
@@ -163,10 +163,13 @@ def _await_ready(client: Client, server: Server, asked: dict[str, Any], model: s
 
 
 def _first_answer(client: Client, prompt: list[int], patience: Patience, seconds: float) -> None:
-    """Decode one token; much is compiled at its first use. Raises NoAnswerError when the patience is over."""
+    """Decode two tokens; much is compiled at its first use. Raises NoAnswerError when the patience is over.
+
+    The first token comes from the prefill alone: only the second runs the kernels that decode.
+    """
     pool = ThreadPoolExecutor(1)
     try:
-        job = pool.submit(client.generate, prompt, 1, max(patience.longest, POLL_SECONDS))
+        job = pool.submit(client.generate, prompt, 2, max(patience.longest, POLL_SECONDS))
         while not wait([job], timeout=POLL_SECONDS).done:
             if patience.over():
                 raise NoAnswerError(f"no first answer within {_waited(seconds, patience)}")
