@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from builder.build.compression import GZIP
 from builder.document import CHUNK, canonical_json, sha256_bytes, sha256_file
 from builder.engine import chain_of
-from builder.errors import EngineError
+from builder.errors import BuildFailedError, EngineError
 from builder.registry.layer import file_of, open_unpacked, unpacking_fails
 
 if TYPE_CHECKING:
@@ -112,11 +112,11 @@ def send_image(
     """Load an image without the layers whose chain id is in `present`; `through` sees the archive's pieces pass.
 
     The engine looks for those layers at the end, when another process may have removed the only image that had them:
-    then the image is sent again, whole. Raises EngineError.
+    then the image is sent again, whole. Raises what the engine's `load` raises.
     """
     try:
         engine.load(through(docker_archive(image, reference, store=store, present=present)))
-    except EngineError:
+    except (BuildFailedError, EngineError):
         if present.intersection(chain_ids(image.layers)) <= engine.chain_ids():
             raise
         engine.load(through(docker_archive(image, reference, store=store, present=frozenset())))

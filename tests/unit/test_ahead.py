@@ -67,7 +67,7 @@ class KeepingEngine(FakeEngine):
         ids = tuple(json.loads(config)["rootfs"]["diff_ids"])
         for chain, name in zip(chain_of(ids), entry["Layers"], strict=True):
             if name not in sent and chain not in self.chain_ids():
-                raise EngineError(f"open {name}: no such file or directory")
+                raise BuildFailedError("the engine could not load an image", evidence=(f"open {name}: no such file",))
         image = f"sha256:{sha256_bytes(config)}"
         self.diff_ids[image] = ids
         self.images |= {entry["RepoTags"][0]: image, image: image}  # an image stays when its tag moves
