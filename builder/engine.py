@@ -165,7 +165,10 @@ class Engine(Protocol):
         ...
 
     def load(self, archive: Iterable[bytes]) -> None:
-        """Load a docker-archive; layers that the engine has may be missing in it."""
+        """Load a docker-archive; layers that the engine has may be missing in it.
+
+        Raises BuildFailedError where the engine refuses it.
+        """
         ...
 
     def run(self, job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:

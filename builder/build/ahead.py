@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Self
 
-from builder.build.image import ImageSettings, assemble, chain_ids, docker_archive
+from builder.build.image import ImageSettings, assemble, chain_ids, send_image
 from builder.errors import EngineError, EnvbuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from types import TracebackType
 
     from builder.build.image import Layer
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 
 STEP = 512 << 20  # bytes unpacked: a load of less takes longer than it saves
 LABEL = "dev.envbuild.ahead"
+KIND = "ahead"  # of the records of what is loaded: by them `envbuild gc` finds what a killed build has left
 
 
 class Ahead:
     """Loads growing images of the finished layers, in a thread; at the end of the `with` block none of them is left.
 
     The engine keeps their layers if the whole image is loaded in that block, after `finish`. What cannot be loaded
-    ahead is no error: the load of the whole image sends it, or says why not.
+    ahead is no error: the load of the whole image sends it, or says why not. Nothing is loaded ahead where the engine
+    does not know the base, which was loaded to compile byte code, by its chain id: it takes only whole archives.
     """
 
     def __init__(self, key: str, epoch: int, *, engine: Engine, store: Store) -> None:
@@ -47,7 +50,9 @@ class Ahead:
         self._broken_off = kind is not None
         self.finish()
         for image in self._images:
-            self._engine.remove_image(image)
+            with contextlib.suppress(EngineError):  # its record stays
+                self._engine.remove_image(image)
+                self._store.forget_result(KIND, _key(image))
 
     def take(self, layers: tuple[Layer, ...]) -> None:
         """Note that all these layers, from the bottom of the image, are in the store."""
@@ -63,21 +68,17 @@ class Ahead:
         self._thread.join()
 
     def _load_all(self) -> None:
-        try:
-            present: frozenset[str] | None = None
+        with contextlib.suppress(EnvbuildError, OSError):
             seen = 0
             while layers := self._more_than(seen):
                 seen = len(layers)
                 if _size(layers) < STEP:
                     continue
-                present = self._engine.chain_ids() if present is None else present
+                present = self._engine.chain_ids()
+                if chain_ids(layers)[0] not in present:
+                    return
                 if _size(layers, present) >= STEP:
                     self._load(layers, present)
-                    present = self._engine.chain_ids()
-                    if chain_ids(layers)[-1] not in present:  # it finds layers otherwise: every archive must be whole
-                        return
-        except EnvbuildError:
-            return
 
     def _more_than(self, count: int) -> tuple[Layer, ...]:
         """Wait for more finished layers than `count`; none: it is over."""
@@ -87,15 +88,26 @@ class Ahead:
 
     def _load(self, layers: tuple[Layer, ...], present: frozenset[str]) -> None:
         image = assemble(layers, self._settings)
+        self._store.keep_result(KIND, _key(image.config_digest), {"image_id": image.config_digest})
         self._images.append(image.config_digest)
-        archive = docker_archive(image, self._reference, store=self._store, present=present)
-        self._engine.load(self._unless_broken_off(archive))
+        send_image(
+            image,
+            self._reference,
+            engine=self._engine,
+            store=self._store,
+            present=present,
+            through=self._unless_broken_off,
+        )
 
-    def _unless_broken_off(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def _unless_broken_off(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for piece in pieces:
             if self._broken_off:
                 raise EngineError("broken off: the image is not built any more")
             yield piece
+
+
+def _key(image: str) -> str:
+    return image.removeprefix("sha256:")
 
 
 def _size(layers: tuple[Layer, ...], present: frozenset[str] = frozenset()) -> int:

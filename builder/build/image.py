@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from builder.build.compression import GZIP
 from builder.document import CHUNK, canonical_json, sha256_bytes, sha256_file
 from builder.engine import chain_of
-from builder.errors import EngineError
+from builder.errors import BuildFailedError, EngineError
 from builder.registry.layer import file_of, open_unpacked, unpacking_fails
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from builder.build.tarlayer import Blob
@@ -91,13 +91,35 @@ def load_image(image: Image, reference: str, *, engine: Engine, store: Store) ->
     """
     if engine.image_id(reference) == image.config_digest:
         return
-    engine.load(docker_archive(image, reference, store=store, present=engine.chain_ids()))
+    send_image(image, reference, engine=engine, store=store, present=engine.chain_ids())
     seen = engine.image_id(reference)
     if seen != image.config_digest:
         raise EngineError(
             f"the engine loaded {reference} as {seen or 'nothing'} instead of {image.config_digest}",
             remedy="another process may have used the same reference; run it again",
         )
+
+
+def send_image(
+    image: Image,
+    reference: str,
+    *,
+    engine: Engine,
+    store: Store,
+    present: frozenset[str],
+    through: Callable[[Iterator[bytes]], Iterator[bytes]] = iter,
+) -> None:
+    """Load an image without the layers whose chain id is in `present`; `through` sees the archive's pieces pass.
+
+    The engine looks for those layers at the end, when another process may have removed the only image that had them:
+    then the image is sent again, whole. Raises what the engine's `load` raises.
+    """
+    try:
+        engine.load(through(docker_archive(image, reference, store=store, present=present)))
+    except (BuildFailedError, EngineError):
+        if present.intersection(chain_ids(image.layers)) <= engine.chain_ids():
+            raise
+        engine.load(through(docker_archive(image, reference, store=store, present=frozenset())))
 
 
 def docker_archive(image: Image, reference: str, *, store: Store, present: frozenset[str]) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from uv import find_uv_bin
 
-from builder.build.image import ImageSettings, assemble, load_image
+from builder.build.image import ImageSettings, assemble, chain_ids, load_image, send_image, tar_bytes
 from builder.build.layerplan import plan_layers
 from builder.build.layers import LayerTerms, make_base_layer, make_layers
 from builder.build.venv import PREFIX, Venv
@@ -125,6 +125,34 @@ def wheels(folder: Path) -> list[WheelInput]:
         make_wheel(folder, "foo", everything, entry_points="[console_scripts]\nfoo = foo:main\n"),
         make_wheel(folder, "bar", {"bar.py": b"x = 1\n"}),
     ]
+
+
+def test_an_image_whose_left_out_layers_are_gone_is_sent_again_whole(tmp_path: Path, engine: DockerEngine) -> None:
+    store, sent = Store(tmp_path), list[int]()
+    texts = [tar_of(f"{uuid.uuid4()}") for _ in range(2)]
+    image = assemble(
+        tuple(make_base_layer(store.add_bytes(text), store=store) for text in texts), ImageSettings(epoch=1)
+    )
+    reference = f"envbuild-test/image:{uuid.uuid4().hex[:12]}"
+
+    def counted(pieces: Iterator[bytes]) -> Iterator[bytes]:
+        archive = b"".join(pieces)
+        sent.append(len(archive))
+        return iter([archive])
+
+    gone = frozenset(chain_ids(image.layers)[:1])
+    send_image(image, reference, engine=engine, store=store, present=gone, through=counted)
+    try:
+        assert engine.image_id(reference) == image.config_digest
+        assert len(sent) == 2
+        assert sent[1] - sent[0] > len(texts[0])
+    finally:
+        engine.remove_image(reference)
+
+
+def tar_of(name: str) -> bytes:
+    """Return a tar of one file."""
+    return b"".join((*tar_bytes(name, name.encode()), bytes(2 * tarfile.BLOCKSIZE)))
 
 
 def test_the_environment_of_the_image_runs_its_packages_from_byte_code(tmp_path: Path, workshop: Workshop) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
 import subprocess
 import sys
 import venv
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +21,9 @@ from builder.fatbin import needed_code
 from builder.recipe.model import Serve
 from builder.recipe.targets import find_target
 from builder.store import Store
+from builder.verify.known import Known
 from builder.verify.place import FOLDER, InImage
-from builder.verify.probe.files import Distribution, RecordedFile, SeenFile, facts_of
+from builder.verify.probe.files import Distribution, RecordedFile, SeenFile, facts_of, recall
 from builder.verify.static import static_checks
 from tests.fakes import FakeEngine
 from tests.wheels import record_line
@@ -501,6 +504,43 @@ def test_what_this_image_could_not_unpack_is_looked_at_in_every_image(tmp_path: 
     one = Distribution(name="torch", version="1.0", folder=tmp_path, recorded=(file,), digest="0")
     seen = SeenFile(file=file, is_elf=True, library={"codes": {}, "unread": unread})
     assert (facts_of(one, [seen]) is not None) == kept
+
+
+def packed(text: bytes) -> str:
+    """Return a text as facts are packed."""
+    return base64.b64encode(zlib.compress(text)).decode()
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        "damaged",
+        "é",
+        packed(b"\xff"),
+        packed(b"{"),
+        packed(b"[]"),
+        packed(b'{"record": "0"}'),
+        packed(b'{"record": "0", "files": []}'),
+        packed(b'{"record": "0", "files": {"a.py": [true]}}'),
+        packed(b'{"record": "0", "files": {"a.py": null}}'),
+        packed(b'{"record": "0", "files": {"a.py": [true, false, null]}}')[:-8],
+    ],
+)
+def test_facts_that_cannot_be_read_are_none(tmp_path: Path, facts: str) -> None:
+    (tmp_path / "a.py").touch()
+    file = RecordedFile("torch", tmp_path, "a.py", None)
+    one = Distribution(name="torch", version="1.0", folder=tmp_path, recorded=(file,), digest="0")
+    assert recall(one, facts) is None
+    assert recall(one, packed(b'{"record": "0", "files": {}}')) == [SeenFile(file=file, recalled=True)]
+
+
+def test_a_layer_whose_facts_are_damaged_is_read_again(seen: Environment) -> None:
+    known = Known(store=seen.store, places={"torch": LAYER})
+    record = seen.store.result("read", LAYER.removeprefix("sha256:")) or {}
+    [gpu] = record["gpus"]
+    known.keep({"torch": "damaged"}, gpu)
+    figures = [seen.check(places={"torch": LAYER})["static.installed"].figures["recalled"] for _ in range(2)]
+    assert figures == [0, 4]
 
 
 @pytest.mark.parametrize("data", [b"V = 10\n", b""])

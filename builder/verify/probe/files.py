@@ -154,21 +154,32 @@ def facts_of(one: Distribution, seen: Sequence[SeenFile]) -> str | None:
 def recall(one: Distribution, packed: str | None) -> list[SeenFile] | None:
     """Return the files of a distribution as facts tell of them, without reading any.
 
-    None if these are facts of another RECORD, or if a file is missing or has another size than its RECORD says.
+    None if these are facts of another RECORD or cannot be read, or if a file is missing or has another size than its
+    RECORD says.
     """
     if one.recorded is None or packed is None:
         return None
-    facts = json.loads(zlib.decompress(base64.b64decode(packed)))
-    if facts["record"] != one.digest:
+    told = _unpack(packed, one.digest)
+    if told is None:
         return None
     seen = []
     for file in one.recorded:
         size = size_of(file.path)
         if size is None or file.size not in {"", str(size)}:
             return None
-        is_elf, is_bare, library = facts["files"].get(file.name, (False, False, None))
+        is_elf, is_bare, library = told.get(file.name, (False, False, None))
         seen.append(SeenFile(file=file, size=size, library=library, is_elf=is_elf, is_bare=is_bare, recalled=True))
     return seen
+
+
+def _unpack(packed: str, digest: str) -> dict[str, tuple[bool, bool, dict[str, Any] | None]] | None:
+    """Return by file what `facts_of` packed of the RECORD with this digest; None of another, or of anything else."""
+    try:
+        facts = json.loads(zlib.decompress(base64.b64decode(packed)))
+        told = {name: (is_elf, is_bare, library) for name, (is_elf, is_bare, library) in facts["files"].items()}
+        return told if facts["record"] == digest else None
+    except (ValueError, TypeError, KeyError, AttributeError, zlib.error):
+        return None
 
 
 def size_of(path: Path) -> int | None:
