@@ -41,12 +41,6 @@ NOISE = random.Random(1).randbytes(3 << 20)
 KEY = "0123456789abcdef" * 4
 
 
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with docker_registry(tmp_path_factory.mktemp("registry")) as host:
-        yield host
-
-
 @pytest.fixture
 def repository(host: str) -> Repository:
     return Repository(registry=host, name=f"tests/{uuid.uuid4().hex}")

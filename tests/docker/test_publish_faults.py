@@ -19,13 +19,10 @@ from builder.registry import upload
 from builder.registry.client import RegistryClient
 from builder.registry.reference import Repository
 from builder.settings import settings_from
-from tests.docker.docker_registry import docker_registry
 from tests.docker.fault_proxy import Fault, fault_proxy
-from tests.publication import new_signer, proven_project
+from tests.publication import new_signer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from builder.publish.stage import Published
     from tests.docker.fault_proxy import FaultProxy
     from tests.workshop import Project
@@ -75,17 +72,6 @@ LASTING = {
     ),
     "no tag": (Fault(method="PUT", path="/manifests/small-sm120", times=LONG), "did not take the manifest"),
 }
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with docker_registry(tmp_path_factory.mktemp("registry")) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return proven_project(tmp_path_factory.mktemp("project"))
 
 
 @pytest.fixture(autouse=True)

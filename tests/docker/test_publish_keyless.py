@@ -27,7 +27,7 @@ from builder.registry.client import RegistryClient
 from builder.registry.reference import Repository
 from builder.settings import settings_from
 from tests.docker.docker_registry import docker_registry
-from tests.publication import Enemy, new_signer, proven_project
+from tests.publication import Enemy, new_signer
 from tests.sigstore_standin import GITHUB, WORKFLOW, Sigstore, StandinSigner, identity_token, running
 
 if TYPE_CHECKING:
@@ -45,17 +45,6 @@ COSIGN = shutil.which("cosign")
 SIGSTORE = Sigstore()
 PUBLISHER = StandinSigner(SIGSTORE)
 ASKED = ["--identity", WORKFLOW, "--issuer", GITHUB]
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with docker_registry(tmp_path_factory.mktemp("registry")) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return proven_project(tmp_path_factory.mktemp("project"))
 
 
 @pytest.fixture

@@ -71,11 +71,6 @@ def repository(host: str) -> Repository:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return proven_project(tmp_path_factory.mktemp("project"))
-
-
-@pytest.fixture(scope="module")
 def signer(request: pytest.FixtureRequest) -> Signer:
     """Who publishes: by a key, or as the identity that a test asks for."""
     return StandinSigner(Sigstore()) if getattr(request, "param", "key") == "identity" else new_signer()
