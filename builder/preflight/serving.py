@@ -79,7 +79,7 @@ def _option_facts(serve: Serve) -> MaybeFacts:
         "serve.deep-gemm": not {"0", "false"}.intersection(_deep_gemm_switches(serve)),
         "serve.fuses-shared-experts": options.get("disable-shared-experts-fusion") is not True,
         "serve.custom-all-reduce": options.get("disable-custom-all-reduce") is not True,
-        "serve.tp": _tensor_parallel(serve),
+        "serve.tp": tensor_parallel(serve),
         "serve.mem-fraction": _number(options.get("mem-fraction-static", options.get("gpu-memory-utilization"))),
         "serve.graph-max-bs": _number(options.get("cuda-graph-max-bs")),
     }
@@ -109,7 +109,7 @@ def _memory_facts(pins: Pins, serve: Serve) -> MaybeFacts:
     plan = plan_memory(
         memory=pins.target.memory,
         fraction=fraction,
-        weights=weights_per_gpu(checkpoint, family, _tensor_parallel(serve)),
+        weights=weights_per_gpu(checkpoint, family, tensor_parallel(serve)),
         bytes_per_token=kv_bytes_per_token(family, str(serve.options.get("kv-cache-dtype", "fp8_e4m3"))),
     )
     return {
@@ -121,7 +121,8 @@ def _memory_facts(pins: Pins, serve: Serve) -> MaybeFacts:
     }
 
 
-def _tensor_parallel(serve: Serve) -> int:
+def tensor_parallel(serve: Serve) -> int:
+    """Return over how many GPUs the server splits each layer; 1 if it is not said."""
     options = serve.options
     value = next((options[name] for name in _TP_OPTIONS if name in options), 1)
     return value if isinstance(value, int) and value > 0 else 1

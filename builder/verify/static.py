@@ -56,10 +56,8 @@ def static_checks(
     is the CUDA version of the target's driver, if it is known; `timeout` is in seconds. `places` are the layers by the
     distribution that they hold: of those that were seen before, the files are not read, but for `again`.
     """
-    known, gpu = (
-        Known(store=place.store, places=places, again=again),
-        f"{target.capability} {driver_cuda or ''}".strip(),
-    )
+    known = Known(store=place.store, places=places, again=again)
+    gpu = f"{target.capability} {driver_cuda or ''}".strip()
     players, missing = _players(place.store) if stack or serve else ({}, None)
     request = {
         "capability": target.capability,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from builder.document import Document, pretty_json
-from builder.preflight.serving import served_quantization
+from builder.preflight.serving import served_quantization, tensor_parallel
 from builder.verify.launch import tiny_options
 from builder.verify.tiny.checkpoint import describing_files
 from builder.verify.tiny.config import GPU
@@ -25,7 +25,6 @@ SURVEY = ((64, 64, 32, 8), (128, 128, 32, 8), (192, 128, 16, 16))
 FP8, BF16 = "float8_e4m3fn", "bfloat16"
 # Of SGLang's kernel package: what every model calls, and what its own NVFP4 experts do.
 ALWAYS_CALLED, NVFP4_EXPERTS = ("rmsnorm", "fused_add_rmsnorm", "silu_and_mul"), ("scaled_fp4_quant", "cutlass_moe_fp4")
-TENSOR_PARALLEL = ("tp", "tp-size", "tensor-parallel-size")
 Group = dict[str, Any]
 
 
@@ -178,8 +177,7 @@ def _backend(serve: Serve | None, phase: str) -> str | int | float | bool | None
 
 
 def _ranks(serve: Serve | None) -> int:
-    ranks = _option(serve, *TENSOR_PARALLEL)
-    return ranks if isinstance(ranks, int) and ranks > 0 else 1
+    return tensor_parallel(serve) if serve else 1
 
 
 def _option(serve: Serve | None, *names: str) -> str | int | float | bool | None:
