@@ -176,11 +176,10 @@ def build_image(
             store=store,
             on_progress=on_progress,
             share=share,
-            on_finished=ahead.take,
+            ahead=ahead,
         )
         image = assemble((*base, *layers), plan.settings)
         on_progress("loading into the engine")
-        ahead.finish()
         load_image(image, plan.reference, engine=engine, store=store)
     record = {
         "reference": plan.reference,

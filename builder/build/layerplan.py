@@ -39,14 +39,15 @@ def plan_layers(
     """Return the layers from the bottom: the environment, each large wheel, buckets of small ones, the image's papers.
 
     An engine extracts anew whatever lies above a changed layer, so what seldom changes and is large comes first: the
-    packages that a recipe does not name, then those that it pins (`stack`), each the largest first; the papers, which
-    change with every lock, come last. A small wheel's bucket follows from its name alone, so another package does not
-    move it. Raises BuildFailedError if two wheels want to own one path with different bytes.
+    packages that a recipe does not name, then those that it pins (`stack`). Of both, those without Python files come
+    first, which are made while byte code is compiled; then the largest. The papers, which change with every lock, come
+    last. A small wheel's bucket follows from its name alone, so another package does not move it. Raises
+    BuildFailedError if two wheels want to own one path with different bytes.
     """
     ordered = sorted(layouts, key=lambda layout: (-layout.size, layout.wheel.name))
     _check_owners(ordered)
     large = [layout for layout in ordered[:MOST_LARGE] if layout.size >= LARGE]
-    placed = sorted(large, key=lambda layout: layout.wheel.name in stack)
+    placed = sorted(large, key=lambda layout: (layout.wheel.name in stack, _has_python(layout)))
     buckets: dict[int, list[WheelLayout]] = {}
     for layout in ordered[len(large) :]:
         buckets.setdefault(_bucket(layout.wheel.name), []).append(layout)
@@ -56,6 +57,10 @@ def plan_layers(
         *(_bucket_plan(buckets[number]) for number in sorted(buckets)),
         *([LayerPlan(title="recipe and lock", papers=papers)] if papers else []),
     )
+
+
+def _has_python(layout: WheelLayout) -> bool:
+    return any(file.path.endswith(".py") for file in layout.files)
 
 
 def _bucket(name: str) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+import threading
+from collections import deque
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -13,29 +14,29 @@ from typing import TYPE_CHECKING
 from builder.build.bytecode import byte_code_files, byte_code_key, compile_wheels
 from builder.build.compression import COMPRESSIONS, GZIP, Compression, CompressionName
 from builder.build.image import ImageSettings, Layer, assemble, chain_ids, load_image
+from builder.build.layerplan import LARGE, LayerPlan
 from builder.build.papers import papers_key
-from builder.build.tarlayer import Blob, File, Folder, Link, compress_tar, write_layer
+from builder.build.tarlayer import Blob, File, Folder, LayerTar, Link, compress_tar
 from builder.build.wheelfile import record_of
 from builder.document import key_of
 from builder.errors import BuildFailedError
-from builder.process import begin_worker
 from builder.registry.share import NO_SHARE, Shared
 from builder.store import Store, prove_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from builder.build.layerplan import LayerPlan
+    from builder.build.ahead import Ahead
     from builder.build.tarlayer import Entry
     from builder.build.venv import Venv
     from builder.engine import Engine
     from builder.lock.model import LockedImage
     from builder.registry.share import Sharing
 
-LAYOUT = 2  # raise when the same wheels shall become other layers
+LAYOUT = 3  # raise when the same wheels shall become other layers
 SHARED = Shared(kind="layer", fields={"digest": str, "size": int, "diff_id": str, "unpacked": int}, file="digest")
-PARALLEL = 50_000_000  # bytes: below, starting processes takes longer than the work
+AHEAD = 50_000_000  # bytes of files: to send less while it is made takes longer than it saves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,39 +100,44 @@ def make_layers(
     store: Store,
     on_progress: Callable[[str], None],
     share: Sharing = NO_SHARE,
-    on_finished: Callable[[tuple[Layer, ...]], None] = lambda _layers: None,
+    ahead: Ahead | None = None,
 ) -> tuple[Layer, ...]:
-    """Make the planned layers, in parallel over the cores, or find them in the store or where they are shared.
+    """Make the planned layers, several at once, or find them in the store or where they are shared.
 
-    `base` are the layers with the Python that compiles byte code; `on_finished` sees the base with all layers up to the
-    first that is not made yet, each time that there are more. Raises BuildFailedError.
+    `base` are the layers with the Python that compiles byte code; `ahead` sends large layers to the engine while they
+    are made. Raises BuildFailedError.
     """
     keyed = [(plan, layer_key(plan, terms)) for plan in plans]
     share.fetch_results(SHARED, [key for _, key in keyed if _kept(key, store) is None])
-    missing = [(plan, key) for plan, key in keyed if _kept(key, store) is None]
-    wheels = {layout.wheel.sha256 for plan, _ in missing for layout in plan.layouts}
+    numbered = [_LayerJob(number=len(base) + place, plan=plan, key=key) for place, (plan, key) in enumerate(keyed)]
+    jobs = [job for job in numbered if _kept(job.key, store) is None]
+    wheels = {layout.wheel.sha256 for job in jobs for layout in job.plan.layouts}
     prove_all(store, [sha256 for sha256 in wheels if store.has(sha256)])
-    byte_code = compile_wheels(
-        [layout for plan, _ in missing for layout in plan.layouts],
-        venv=terms.venv,
-        python=terms.python,
-        base_image=lambda: load_base(base, epoch=terms.epoch, engine=engine, store=store),
-        engine=engine,
-        store=store,
-        on_progress=on_progress,
-    )
-    finished = list(base)
-    for _ in _run_jobs([_job(plan, key, terms, byte_code, store) for plan, key in missing], on_progress):
-        for plan, key in keyed[len(finished) - len(base) :]:
-            blob = _kept(key, store)
-            if blob is None:
-                break
-            finished.append(Layer(title=plan.title, blob=blob, media_type=terms.codec.media_type))
-        on_finished(tuple(finished))
-    share.share_results(SHARED, [key for _, key in missing])
-    return tuple(
-        Layer(title=plan.title, blob=_made(plan, key, store), media_type=terms.codec.media_type) for plan, key in keyed
-    )
+
+    def base_image() -> str:
+        return load_base(base, epoch=terms.epoch, engine=engine, store=store)
+
+    def byte_code() -> dict[str, Path]:
+        return compile_wheels(
+            [layout for job in jobs for layout in job.plan.layouts],
+            venv=terms.venv,
+            python=terms.python,
+            base_image=base_image,
+            engine=engine,
+            store=store,
+            on_progress=on_progress,
+        )
+
+    making = _Making(terms, store, ahead)
+    if ahead is not None and (sent := _first_large(jobs)):
+        below = tuple(making.layer(job) for job in numbered[: sent[0].number - len(base)])
+        if not below:
+            base_image()
+        ahead.begin((*base, *below), len(sent))
+    if jobs:
+        making.run(jobs, byte_code, on_progress)
+    share.share_results(SHARED, [job.key for job in jobs])
+    return tuple(making.layer(job) for job in numbered)
 
 
 def base_reference(base: tuple[Layer, ...]) -> str:
@@ -190,60 +196,94 @@ def layer_key(plan: LayerPlan, terms: LayerTerms) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _LayerJob:
-    """All that another process needs to make a layer."""
+    """A layer to make: which one of the image it is, counted from the lowest of its base."""
 
+    number: int
     plan: LayerPlan
     key: str
-    terms: LayerTerms
-    byte_code: dict[str, Path]
-    store: Path
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files of its wheels."""
+        return sum(layout.size for layout in self.plan.layouts)
 
 
-def _job(plan: LayerPlan, key: str, terms: LayerTerms, byte_code: dict[str, Path], store: Store) -> _LayerJob:
-    own = {layout.wheel.sha256 for layout in plan.layouts}
-    needed = {wheel: path for wheel, path in byte_code.items() if wheel in own}
-    return _LayerJob(plan=plan, key=key, terms=terms, byte_code=needed, store=store.root)
+def _first_large(jobs: Sequence[_LayerJob]) -> Sequence[_LayerJob]:
+    """Return the jobs whose layers are sent while they are made: from the lowest without a gap, up to a large one."""
+    run = [job for place, job in enumerate(jobs) if job.number == jobs[0].number + place]
+    while run and run[-1].size < LARGE:
+        run.pop()
+    return run if sum(job.size for job in run) >= AHEAD else []
 
 
-def _run_jobs(jobs: list[_LayerJob], on_progress: Callable[[str], None]) -> Iterator[str]:
-    # The largest first, so that no core waits at the end for one that began late; but what is no wheel, in a moment.
-    ordered = sorted(jobs, key=lambda job: (bool(job.plan.layouts), -_size(job)))
-    titles = _in_parallel(ordered) if sum(map(_size, jobs)) >= PARALLEL else map(_make_layer, ordered)
-    for number, title in enumerate(titles, start=1):
-        on_progress(f"layer of {title} ({number} of {len(jobs)})")
-        yield title
+class _Making:
+    """Layers on their way, each in a thread of its own; as many are written at a time as there are cores.
 
+    Nearly all their time passes in libraries and system calls, which threads do side by side.
+    """
 
-def _size(job: _LayerJob) -> int:
-    return sum(layout.size for layout in job.plan.layouts)
+    def __init__(self, terms: LayerTerms, store: Store, ahead: Ahead | None = None) -> None:
+        self._terms, self._store, self._ahead = terms, store, ahead
+        self._cores = threading.Semaphore(len(os.sched_getaffinity(0)))
+        self._given_up = threading.Event()
 
+    def run(
+        self, jobs: Sequence[_LayerJob], byte_code: Callable[[], dict[str, Path]], on_progress: Callable[[str], None]
+    ) -> None:
+        """Make the layers of all jobs; those without Python files are begun before the byte code is compiled."""
+        # The largest first, so that no core waits at the end for one that began late; but what is no wheel, at once.
+        ordered = sorted(jobs, key=lambda job: (bool(job.plan.layouts), -job.size))
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            try:
+                begun = [pool.submit(self._make, job, {}) for job in ordered if not self._has_sources(job)]
+                archives = byte_code()
+                begun += [pool.submit(self._make, job, archives) for job in ordered if self._has_sources(job)]
+                for count, future in enumerate(as_completed(begun), start=1):
+                    on_progress(f"layer of {future.result()} ({count} of {len(jobs)})")
+            except BaseException:
+                self._given_up.set()
+                if self._ahead is not None:
+                    self._ahead.close()
+                raise
 
-def _in_parallel(jobs: list[_LayerJob]) -> Iterator[str]:
-    """Make layers in processes of their own, started afresh: this one may have threads, which do not survive a fork."""
-    workers = min(len(os.sched_getaffinity(0)), len(jobs))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, begin_worker, (os.getpid(),)) as pool:
-        try:
-            for future in as_completed([pool.submit(_make_layer, job) for job in jobs]):
-                yield future.result()
-        except BrokenProcessPool as error:
+    def layer(self, job: _LayerJob) -> Layer:
+        """Return the layer of a job that is done."""
+        blob = _kept(job.key, self._store)
+        if blob is None:
             raise BuildFailedError(
-                "a process that wrote a layer was killed", remedy="look for the kernel's out-of-memory messages: dmesg"
-            ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+                f"the layer of {job.plan.title} left the store while it was needed", remedy="run it again"
+            )
+        return Layer(title=job.plan.title, blob=blob, media_type=self._terms.codec.media_type)
 
+    def _has_sources(self, job: _LayerJob) -> bool:
+        return any(layout.sources(self._terms.venv) for layout in job.plan.layouts)
 
-def _make_layer(job: _LayerJob) -> str:
-    store, terms = Store(job.store), job.terms
-    with store.exclusive(f"layer-{job.key}"):
-        if _kept(job.key, store) is None:  # else another build made it while this one waited
+    def _make(self, job: _LayerJob, byte_code: dict[str, Path]) -> str:
+        with ExitStack() as core:
+            core.enter_context(self._cores)
+            tar = LayerTar(entries_of(job.plan, self._terms.venv, byte_code), epoch=self._terms.epoch)
+            pieces = self._write(job, tar, core)
+            if self._ahead is not None:
+                self._ahead.send(job.number, tar.size, pieces, lambda: self.layer(job))
+            deque(pieces, maxlen=0)  # what the engine did not take is written all the same
+        return job.plan.title
+
+    def _write(self, job: _LayerJob, tar: LayerTar, core: ExitStack) -> Iterator[bytes]:
+        """Write a layer and yield its tar, piece by piece; nothing, if another build has made it meanwhile.
+
+        At the end the core is given back: the engine may hold the layer back for a while.
+        """
+        store = self._store
+        with core, store.exclusive(f"layer-{job.key}"):
+            if _kept(job.key, store) is not None:
+                return
             with store.scratch() as scratch:
                 with (scratch / "layer").open("wb") as out:
-                    entries = entries_of(job.plan, terms.venv, job.byte_code)
-                    blob = write_layer(entries, epoch=terms.epoch, out=out, compression=terms.codec)
-                _keep(job.key, blob, scratch / "layer", store)
-    return job.plan.title
+                    for piece in tar.write(out, self._terms.codec):
+                        if self._given_up.is_set():
+                            raise CancelledError
+                        yield piece
+                _keep(job.key, tar.blob, scratch / "layer", store)
 
 
 def entries_of(plan: LayerPlan, venv: Venv, byte_code: dict[str, Path]) -> list[Entry]:
@@ -266,13 +306,6 @@ def _kept(key: str, store: Store) -> Blob | None:
     if record is None or not store.has(record["digest"].removeprefix("sha256:")):
         return None
     return Blob(**record)
-
-
-def _made(plan: LayerPlan, key: str, store: Store) -> Blob:
-    blob = _kept(key, store)
-    if blob is None:
-        raise BuildFailedError(f"the layer of {plan.title} left the store while it was needed", remedy="run it again")
-    return blob
 
 
 def _keep(key: str, blob: Blob, path: Path, store: Store) -> None:
