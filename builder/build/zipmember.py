@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-PIECE = 1 << 20
+PIECE = 1 << 18  # bytes: what was inflated is still in the cache of the processor when it is hashed
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # APPNOTE 4.3.7: signature, …, lengths of the name and of the extra field
 _SIGNATURE = b"PK\x03\x04"
 _ENCRYPTED = 0x1

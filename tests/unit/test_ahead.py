@@ -208,13 +208,11 @@ def test_a_layer_that_cannot_be_made_says_so_and_frees_those_that_wait_for_it(
         yield from good
         raise error
 
-    with pytest.raises(type(error)) as caught, work.begun() as going:
+    with work.begun() as going:
         upper = threads.submit(work.send, going, 2)
-        try:
-            work.send(going, 1, pieces())
-        finally:
-            upper.result(60)
-    assert caught.value is error
+        lower = threads.submit(work.send, going, 1, pieces())
+        upper.result(60)
+    assert lower.exception() is error
     assert work.engine.sent == []
 
 

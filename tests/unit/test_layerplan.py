@@ -37,6 +37,13 @@ def test_what_a_recipe_pins_lies_above_what_comes_with_it_and_the_papers_above_a
     assert plans[-1].papers == (paper,)
 
 
+def test_large_wheels_without_python_files_lie_below_those_with_them_whatever_their_size() -> None:
+    python = {"x.py": b""}
+    wheels = [layout("triton", 3 * LARGE, **python), layout("cublas", LARGE), layout("torch", LARGE, **python)]
+    plans = plan_layers([*wheels, layout("kernels", LARGE)], stack=("torch", "kernels"))
+    assert [plan.title for plan in plans][1:] == ["cublas 1.0", "triton 1.0", "kernels 1.0", "torch 1.0"]
+
+
 def test_wheels_of_one_size_are_ordered_by_name() -> None:
     one, other = layout("one", LARGE), layout("other", LARGE)
     assert plan_layers([other, one]) == plan_layers([one, other])
