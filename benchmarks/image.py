@@ -4,8 +4,9 @@ Needs a Docker engine, Debian's `docker-registry`, 20 GB of disk and a network f
 folder with the wheels of the whole CUDA toolkit is given, for 15 GB more
 (`pip download "cuda-toolkit[all]==13.0.2" nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9`). What is timed uses
 no network. The peers read the same wheels from a local image through a bind mount and make byte code as the assembled
-image has it. They are favoured: their context is empty, apt's step is done before, and pip leaves no cache in the
-image, as it would of wheels that come from an index.
+image has it, also that of packages' tests, which it leaves out (pip and uv compile everything). They are favoured:
+their context is empty, apt's step is done before, and pip leaves no cache in the image, as it would of wheels that come
+from an index.
 """
 
 from __future__ import annotations

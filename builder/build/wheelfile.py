@@ -47,6 +47,9 @@ _REPLACED = ("RECORD", "RECORD.jws", "RECORD.p7s")  # a new RECORD is written, w
 # A package's own build backend (PEP 517, `backend-path`) that its wheel carries by mistake: nothing imports it after
 # the build, and packages that do so differ in it. The same is left out in compile_installed.py.
 BUILD_BACKEND = "build_backend.py"
+# A folder whose sources come without byte code: nothing imports packages' tests when a model is served, and Python
+# compiles them in memory where something does. The same in compile_installed.py.
+TESTS = "/tests/"
 _LIBRARY_ERRORS: tuple[type[Exception], ...] = (
     *DAMAGED_MEMBER,
     NotImplementedError,  # zipfile: a compression that it does not know
@@ -89,9 +92,10 @@ class WheelLayout:
         return sum(file.size for file in self.files)
 
     def sources(self, venv: Venv) -> tuple[File, ...]:
-        """Return the files that Python can import and that come with byte code."""
+        """Return the files that come with byte code: those that Python can import, but for packages' tests."""
         inside = venv.site_packages + "/"
-        return tuple(file for file in self.files if file.path.startswith(inside) and file.path.endswith(".py"))
+        found = (file for file in self.files if file.path.startswith(inside) and file.path.endswith(".py"))
+        return tuple(file for file in found if TESTS not in file.path.removeprefix(venv.site_packages))
 
 
 def read_layout(wheel: WheelInput, venv: Venv) -> WheelLayout:

@@ -10,7 +10,6 @@ import marshal
 import random
 import tarfile
 import threading
-import zipfile
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -195,6 +194,16 @@ def test_a_file_that_does_not_compile_has_no_byte_code(tmp_path: Path, world: Wo
     assert compiled == [f"{SITE}/__pycache__/good.cpython-313.pyc"]
 
 
+def test_the_tests_of_a_package_are_in_its_layer_without_byte_code(tmp_path: Path, world: World) -> None:
+    files = {"foo/__init__.py": b"", "foo/tests/__init__.py": b"", "foo/tests/test_foo.py": b"x = 1\n"}
+    layer = world.make([read_layout(make_wheel(tmp_path, "foo", files), VENV)])[1]
+    found = {name for name, member in world.members(layer).items() if member.isfile() and ".dist-info/" not in name}
+    own = {*files, "foo/__pycache__/__init__.cpython-313.pyc"}
+    assert found == {f"{SITE}/{name}" for name in own}
+    rows = world.read(layer, f"{SITE}/foo-1.0.dist-info/RECORD").decode().splitlines()
+    assert {name for name in (row.split(",")[0] for row in rows) if ".dist-info/" not in name} == own
+
+
 def test_a_large_wheel_is_compiled_in_parts_of_one_size(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +213,7 @@ def test_a_large_wheel_is_compiled_in_parts_of_one_size(
 
     def joined(wheel: str) -> None:
         parts = [compile_inside.part_file(wheel, first) for first in compile_inside.parts_of(wheel)]
-        sizes.extend(len(zipfile.ZipFile(part).namelist()) for part in parts)
+        sizes.extend(len(marshal.loads(part.read_bytes())) for part in parts)
         join(wheel)
 
     monkeypatch.setattr(compile_inside, "join_parts", joined)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from builder.build.compile_installed import sources_of
 from builder.build.tarlayer import Member
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout, record_of
@@ -126,6 +127,17 @@ def test_only_importable_python_files_get_byte_code(tmp_path: Path) -> None:
     files = {"foo/a.py": b"", "foo/a.pyi": b"", "foo-1.0.data/scripts/b.py": b"", "foo-1.0.data/data/share/c.py": b""}
     sources = read_layout(make_wheel(tmp_path, "foo", files), VENV).sources(VENV)
     assert [file.path for file in sources] == [f"{SITE}/foo/a.py"]
+
+
+def test_the_dockerfile_compiles_what_comes_with_byte_code_and_that_is_no_packages_tests(tmp_path: Path) -> None:
+    installed = ["foo/a.py", "foo/latest/b.py", "foo/tests.py", "foo/test/c.py", "foo/testing/d.py"]
+    left = ["foo/tests/__init__.py", "foo/tests/deep/e.py", "tests/f.py", "foo/a.pyi", "build_backend.py"]
+    other = ["foo-1.0.data/purelib/bar/g.py", "foo-1.0.data/platlib/bar/tests/h.py", "foo-1.0.data/data/tests/i.py"]
+    layout = read_layout(make_wheel(tmp_path, "foo", dict.fromkeys([*installed, *left, *other], b"")), VENV)
+    sources = [(file.content.name, file.path) for file in layout.sources(VENV) if isinstance(file.content, Member)]
+    assert sources == sources_of(layout.wheel.path, VENV.prefix, VENV.site_packages)
+    assert {name for name, _ in sources} == {*installed, "foo-1.0.data/purelib/bar/g.py"}
+    assert f"{SITE}/foo/tests/deep/e.py" in {file.path for file in layout.files}
 
 
 @pytest.mark.parametrize(
