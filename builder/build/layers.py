@@ -208,6 +208,11 @@ class _LayerJob:
         return sum(layout.size for layout in self.plan.layouts)
 
 
+def _largest_first(jobs: Iterable[_LayerJob]) -> list[_LayerJob]:
+    """Return jobs so that no core waits at the end for one that began late; what is no wheel is made at once."""
+    return sorted(jobs, key=lambda job: (bool(job.plan.layouts), -job.size))
+
+
 def _first_large(jobs: Sequence[_LayerJob]) -> Sequence[_LayerJob]:
     """Return the jobs whose layers are sent while they are made: from the lowest without a gap, up to a large one."""
     run = [job for place, job in enumerate(jobs) if job.number == jobs[0].number + place]
@@ -231,8 +236,7 @@ class _Making:
         self, jobs: Sequence[_LayerJob], byte_code: Callable[[], dict[str, Path]], on_progress: Callable[[str], None]
     ) -> None:
         """Make the layers of all jobs; those without Python files are begun before the byte code is compiled."""
-        # The largest first, so that no core waits at the end for one that began late; but what is no wheel, at once.
-        ordered = sorted(jobs, key=lambda job: (bool(job.plan.layouts), -job.size))
+        ordered = _largest_first(jobs)
         with ThreadPoolExecutor(len(jobs)) as pool:
             try:
                 begun = [pool.submit(self._make, job, {}) for job in ordered if not self._has_sources(job)]

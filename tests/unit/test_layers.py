@@ -19,7 +19,16 @@ from builder.build import compile_inside, layerplan, layers
 from builder.build.ahead import Ahead
 from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.layerplan import LayerPlan, plan_layers
-from builder.build.layers import LayerTerms, base_reference, entries_of, layer_key, make_base_layer, make_layers
+from builder.build.layers import (
+    LayerTerms,
+    _largest_first,
+    _LayerJob,
+    base_reference,
+    entries_of,
+    layer_key,
+    make_base_layer,
+    make_layers,
+)
 from builder.build.tarlayer import Link
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
@@ -318,10 +327,12 @@ def test_byte_code_that_fails_frees_what_is_held_back(tmp_path: Path, world: Wor
 
 
 @pytest.mark.parametrize("large", ["foo", "bar"])
-def test_the_largest_layer_is_made_first(tmp_path: Path, world: World, large: str) -> None:
+def test_the_largest_layer_is_made_first(tmp_path: Path, large: str) -> None:
     sources = {name: b"#" * (1000 if name == large else 10) for name in ("foo", "bar")}
-    world.make([layout(tmp_path, name, source) for name, source in sources.items()])
-    titles = [text.split()[2] for text in world.said if text.startswith("layer of")]
+    plans = [LayerPlan(title=name, layouts=(layout(tmp_path, name, source),)) for name, source in sources.items()]
+    plans.append(LayerPlan(title="environment"))
+    jobs = [_LayerJob(number=number, plan=plan, key="") for number, plan in enumerate(plans)]
+    titles = [job.plan.title for job in _largest_first(jobs)]
     assert titles == ["environment", large, next(name for name in sources if name != large)]
 
 
