@@ -69,11 +69,11 @@ def part_file(wheel: str, first: int) -> Path:
 
 
 def compile_all() -> int:
-    """Compile every wheel that has a job, the largest job first; return 1 if one fails.
+    """Compile every wheel that has a job, the largest wheel first; return 1 if one fails.
 
     Says on standard error when a wheel is finished, or that it failed.
     """
-    jobs = sorted(JOBS.iterdir(), key=lambda job: (-job.stat().st_size, job.name))
+    jobs = sorted(JOBS.iterdir(), key=lambda job: (-(WHEELS / job.name).stat().st_size, job.name))
     waiting: deque[tuple[str, int | None]] = deque((job.name, first) for job in jobs for first in parts_of(job.name))
     left = Counter(wheel for wheel, _ in waiting)
     running: dict[int, str] = {}

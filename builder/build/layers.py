@@ -117,8 +117,8 @@ def make_layers(
     def base_image() -> str:
         return load_base(base, epoch=terms.epoch, engine=engine, store=store)
 
-    def byte_code() -> dict[str, Path]:
-        return compile_wheels(
+    def compile_them(on_compiled: Callable[[str, Path], None]) -> None:
+        compile_wheels(
             [layout for job in jobs for layout in job.plan.layouts],
             venv=terms.venv,
             python=terms.python,
@@ -126,6 +126,7 @@ def make_layers(
             engine=engine,
             store=store,
             on_progress=on_progress,
+            on_compiled=on_compiled,
         )
 
     making = _Making(terms, store, ahead)
@@ -135,7 +136,7 @@ def make_layers(
             base_image()
         ahead.begin((*base, *below), len(sent))
     if jobs:
-        making.run(jobs, byte_code, on_progress)
+        making.run(jobs, compile_them, on_progress)
     share.share_results(SHARED, [job.key for job in jobs])
     return tuple(making.layer(job) for job in numbered)
 
@@ -233,15 +234,28 @@ class _Making:
         self._given_up = threading.Event()
 
     def run(
-        self, jobs: Sequence[_LayerJob], byte_code: Callable[[], dict[str, Path]], on_progress: Callable[[str], None]
+        self,
+        jobs: Sequence[_LayerJob],
+        compile_them: Callable[[Callable[[str, Path], None]], None],
+        on_progress: Callable[[str], None],
     ) -> None:
-        """Make the layers of all jobs; those without Python files are begun before the byte code is compiled."""
+        """Make the layers of all jobs, each as soon as it has the byte code of its wheels."""
         ordered = _largest_first(jobs)
+        lacking = {job.key: self._with_sources(job) for job in ordered}
+        archives: dict[str, Path] = {}
         with ThreadPoolExecutor(len(jobs)) as pool:
+            begun = [pool.submit(self._make, job, archives) for job in ordered if not lacking[job.key]]
+
+            def begin(wheel: str, archive: Path) -> None:
+                archives[wheel] = archive
+                for job in ordered:
+                    if wheel in lacking[job.key]:
+                        lacking[job.key].remove(wheel)
+                        if not lacking[job.key]:
+                            begun.append(pool.submit(self._make, job, archives))
+
             try:
-                begun = [pool.submit(self._make, job, {}) for job in ordered if not self._has_sources(job)]
-                archives = byte_code()
-                begun += [pool.submit(self._make, job, archives) for job in ordered if self._has_sources(job)]
+                compile_them(begin)
                 for count, future in enumerate(as_completed(begun), start=1):
                     on_progress(f"layer of {future.result()} ({count} of {len(jobs)})")
             except BaseException:
@@ -259,8 +273,8 @@ class _Making:
             )
         return Layer(title=job.plan.title, blob=blob, media_type=self._terms.codec.media_type)
 
-    def _has_sources(self, job: _LayerJob) -> bool:
-        return any(layout.sources(self._terms.venv) for layout in job.plan.layouts)
+    def _with_sources(self, job: _LayerJob) -> set[str]:
+        return {layout.wheel.sha256 for layout in job.plan.layouts if layout.sources(self._terms.venv)}
 
     def _make(self, job: _LayerJob, byte_code: dict[str, Path]) -> str:
         with ExitStack() as core:

@@ -318,6 +318,33 @@ def test_wheels_without_python_files_do_not_wait_for_byte_code(tmp_path: Path, w
     world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=Noticing())
 
 
+@pytest.mark.usefixtures("small_is_large")
+def test_a_layer_waits_for_no_byte_code_but_its_own(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foo, bar, made, run = layout(tmp_path), layout(tmp_path, "bar"), threading.Event(), world.engine.run
+
+    class Noticing(Recorder):
+        def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
+            super().send(number, size, pieces, finished)
+            if finished().title == "foo 1.0":
+                made.set()
+
+    def slow(job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:
+        ended = run(job, on_line)
+        assert on_line is not None
+        on_line(f"compiled {foo.wheel.sha256}")
+        assert made.wait(60), "only the byte code of bar is not told yet"
+        return ended
+
+    monkeypatch.setattr(world.engine, "run", slow)
+    assert len(world.make([foo, bar], ahead=Noticing())) == 3
+    assert [text for text in world.said if text.startswith("byte")] == [
+        "byte code of foo (1 of 2)",
+        "byte code of bar (2 of 2)",
+    ]
+
+
 def test_byte_code_that_fails_frees_what_is_held_back(tmp_path: Path, world: World) -> None:
     ahead = Recorder(holds=True)
     world.engine.answer = lambda _: Exit(code=1, stderr=b"no such program")
@@ -397,6 +424,7 @@ def test_a_failed_compile_names_the_wheel_and_shows_the_interpreters_words(tmp_p
             engine=engine,
             store=Store(tmp_path / "store"),
             on_progress=lambda _: None,
+            on_compiled=lambda _, __: pytest.fail("nothing was compiled"),
         )
     assert caught.value.evidence == ("Segmentation fault",)
 
@@ -426,6 +454,7 @@ def test_byte_code_waits_for_the_process_that_compiles_the_same_wheel_and_for_no
             engine=failing,
             store=store,
             on_progress=lambda _: None,
+            on_compiled=lambda _, __: pytest.fail("nothing was compiled"),
         )
 
 
