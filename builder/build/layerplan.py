@@ -39,15 +39,16 @@ def plan_layers(
     """Return the layers from the bottom: the environment, each large wheel, buckets of small ones, the image's papers.
 
     An engine extracts anew whatever lies above a changed layer, so what seldom changes and is large comes first: the
-    packages that a recipe does not name, then those that it pins (`stack`). Of both, those without Python files come
-    first, which are made while byte code is compiled; then the largest. The papers, which change with every lock, come
-    last. A small wheel's bucket follows from its name alone, so another package does not move it. Raises
-    BuildFailedError if two wheels want to own one path with different bytes.
+    packages that a recipe does not name, then those that it pins (`stack`), each the largest first; the papers, which
+    change with every lock, come last. But of both, those without Python files come first, and the smallest of them:
+    they need no byte code, and the engine begins as soon as it has one whole layer. A small wheel's bucket follows from
+    its name alone, so another package does not move it. Raises BuildFailedError if two wheels want to own one path with
+    different bytes.
     """
     ordered = sorted(layouts, key=lambda layout: (-layout.size, layout.wheel.name))
     _check_owners(ordered)
     large = [layout for layout in ordered[:MOST_LARGE] if layout.size >= LARGE]
-    placed = sorted(large, key=lambda layout: (layout.wheel.name in stack, _has_python(layout)))
+    placed = sorted(large, key=lambda layout: (layout.wheel.name in stack, *_turn(layout)))
     buckets: dict[int, list[WheelLayout]] = {}
     for layout in ordered[len(large) :]:
         buckets.setdefault(_bucket(layout.wheel.name), []).append(layout)
@@ -59,8 +60,9 @@ def plan_layers(
     )
 
 
-def _has_python(layout: WheelLayout) -> bool:
-    return any(file.path.endswith(".py") for file in layout.files)
+def _turn(layout: WheelLayout) -> tuple[bool, int]:
+    python = any(file.path.endswith(".py") for file in layout.files)
+    return python, -layout.size if python else layout.size
 
 
 def _bucket(name: str) -> int:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 LAYOUT = 3  # raise when the same wheels shall become other layers
 SHARED = Shared(kind="layer", fields={"digest": str, "size": int, "diff_id": str, "unpacked": int}, file="digest")
+GIVING_WAY = 5  # niceness of what makes layers
 AHEAD = 50_000_000  # bytes of files: to send less while it is made takes longer than it saves
 
 
@@ -209,9 +210,9 @@ class _LayerJob:
         return sum(layout.size for layout in self.plan.layouts)
 
 
-def _largest_first(jobs: Iterable[_LayerJob]) -> list[_LayerJob]:
-    """Return jobs so that no core waits at the end for one that began late; what is no wheel is made at once."""
-    return sorted(jobs, key=lambda job: (bool(job.plan.layouts), -job.size))
+def _give_way() -> None:
+    """Let the engine go before this thread: it puts layers one upon the other on one core, and all wait for that."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GIVING_WAY)  # Linux: of the thread alone
 
 
 def _first_large(jobs: Sequence[_LayerJob]) -> Sequence[_LayerJob]:
@@ -239,16 +240,15 @@ class _Making:
         compile_them: Callable[[Callable[[str, Path], None]], None],
         on_progress: Callable[[str], None],
     ) -> None:
-        """Make the layers of all jobs, each as soon as it has the byte code of its wheels."""
-        ordered = _largest_first(jobs)
-        lacking = {job.key: self._with_sources(job) for job in ordered}
+        """Make the layers of all jobs, the lowest first, but each only when it has the byte code of its wheels."""
+        lacking = {job.key: self._with_sources(job) for job in jobs}
         archives: dict[str, Path] = {}
-        with ThreadPoolExecutor(len(jobs)) as pool:
-            begun = [pool.submit(self._make, job, archives) for job in ordered if not lacking[job.key]]
+        with ThreadPoolExecutor(len(jobs), initializer=_give_way) as pool:
+            begun = [pool.submit(self._make, job, archives) for job in jobs if not lacking[job.key]]
 
             def begin(wheel: str, archive: Path) -> None:
                 archives[wheel] = archive
-                for job in ordered:
+                for job in jobs:
                     if wheel in lacking[job.key]:
                         lacking[job.key].remove(wheel)
                         if not lacking[job.key]:

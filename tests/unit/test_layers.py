@@ -21,8 +21,6 @@ from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.layerplan import LayerPlan, plan_layers
 from builder.build.layers import (
     LayerTerms,
-    _largest_first,
-    _LayerJob,
     base_reference,
     entries_of,
     layer_key,
@@ -351,16 +349,6 @@ def test_byte_code_that_fails_frees_what_is_held_back(tmp_path: Path, world: Wor
     with pytest.raises(BuildFailedError, match="could not compile"):
         world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
     assert ahead.closed.is_set()
-
-
-@pytest.mark.parametrize("large", ["foo", "bar"])
-def test_the_largest_layer_is_made_first(tmp_path: Path, large: str) -> None:
-    sources = {name: b"#" * (1000 if name == large else 10) for name in ("foo", "bar")}
-    plans = [LayerPlan(title=name, layouts=(layout(tmp_path, name, source),)) for name, source in sources.items()]
-    plans.append(LayerPlan(title="environment"))
-    jobs = [_LayerJob(number=number, plan=plan, key="") for number, plan in enumerate(plans)]
-    titles = [job.plan.title for job in _largest_first(jobs)]
-    assert titles == ["environment", large, next(name for name in sources if name != large)]
 
 
 def test_another_clock_makes_new_layers_from_the_same_byte_code(tmp_path: Path, world: World) -> None:
