@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections import deque
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from builder.build.bytecode import byte_code_files, byte_code_key, compile_wheels
+from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.compression import COMPRESSIONS, GZIP, Compression, CompressionName
 from builder.build.image import ImageSettings, Layer, assemble, chain_ids, load_image
-from builder.build.layerplan import LARGE, LayerPlan
+from builder.build.making import LayerJob, Making, first_large, keep_layer, kept_layer
 from builder.build.papers import papers_key
-from builder.build.tarlayer import Blob, File, Folder, LayerTar, Link, compress_tar
-from builder.build.wheelfile import record_of
+from builder.build.tarlayer import Blob, compress_tar
 from builder.document import key_of
-from builder.errors import BuildFailedError
 from builder.registry.share import NO_SHARE, Shared
-from builder.store import Store, prove_all
+from builder.store import prove_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from builder.build.ahead import Ahead
-    from builder.build.tarlayer import Entry
+    from builder.build.layerplan import LayerPlan
     from builder.build.venv import Venv
     from builder.engine import Engine
     from builder.lock.model import LockedImage
     from builder.registry.share import Sharing
+    from builder.store import Store
 
 LAYOUT = 3  # raise when the same wheels shall become other layers
 SHARED = Shared(kind="layer", fields={"digest": str, "size": int, "diff_id": str, "unpacked": int}, file="digest")
-GIVING_WAY = 5  # niceness of what makes layers
-AHEAD = 50_000_000  # bytes of files: to send less while it is made takes longer than it saves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +55,7 @@ def make_base_layer(rootfs_sha256: str, *, store: Store, compression: Compressio
     """Return the layer of a root filesystem, an uncompressed tar in the store: its diff id is the tar's sha256."""
     key = base_layer_key(rootfs_sha256, compression)
     with store.exclusive(f"layer-{key}"):
-        blob = _kept(key, store)
+        blob = kept_layer(key, store)
         if blob is None:
             with store.scratch() as scratch, store.path(rootfs_sha256).open("rb") as tar:
                 with (scratch / "layer").open("wb") as out:
@@ -71,7 +63,7 @@ def make_base_layer(rootfs_sha256: str, *, store: Store, compression: Compressio
                 seen = blob.diff_id.removeprefix("sha256:")
                 if seen != rootfs_sha256:
                     raise store.damaged(rootfs_sha256, seen)
-                _keep(key, blob, scratch / "layer", store)
+                keep_layer(key, blob, scratch / "layer", store)
     return Layer(title="base", blob=blob, media_type=compression.media_type)
 
 
@@ -109,9 +101,9 @@ def make_layers(
     are made. Raises BuildFailedError.
     """
     keyed = [(plan, layer_key(plan, terms)) for plan in plans]
-    share.fetch_results(SHARED, [key for _, key in keyed if _kept(key, store) is None])
-    numbered = [_LayerJob(number=len(base) + place, plan=plan, key=key) for place, (plan, key) in enumerate(keyed)]
-    jobs = [job for job in numbered if _kept(job.key, store) is None]
+    share.fetch_results(SHARED, [key for _, key in keyed if kept_layer(key, store) is None])
+    numbered = [LayerJob(number=len(base) + place, plan=plan, key=key) for place, (plan, key) in enumerate(keyed)]
+    jobs = [job for job in numbered if kept_layer(job.key, store) is None]
     wheels = {layout.wheel.sha256 for job in jobs for layout in job.plan.layouts}
     prove_all(store, [sha256 for sha256 in wheels if store.has(sha256)])
 
@@ -130,8 +122,8 @@ def make_layers(
             on_compiled=on_compiled,
         )
 
-    making = _Making(terms, store, ahead)
-    if ahead is not None and (sent := _first_large(jobs)):
+    making = Making(terms, store, ahead)
+    if ahead is not None and (sent := first_large(jobs)):
         below = tuple(making.layer(job) for job in numbered[: sent[0].number - len(base)])
         if not below:
             base_image()
@@ -149,12 +141,12 @@ def base_reference(base: tuple[Layer, ...]) -> str:
 
 def find_base_layer(rootfs_sha256: str, store: Store, compression: Compression = GZIP) -> Blob | None:
     """Return the layer of a root filesystem if it was made before."""
-    return _kept(base_layer_key(rootfs_sha256, compression), store)
+    return kept_layer(base_layer_key(rootfs_sha256, compression), store)
 
 
 def find_layers(plans: Iterable[LayerPlan], terms: LayerTerms, store: Store) -> tuple[Blob | None, ...]:
     """Return the planned layers that were made before, in order."""
-    return tuple(_kept(layer_key(plan, terms), store) for plan in plans)
+    return tuple(kept_layer(layer_key(plan, terms), store) for plan in plans)
 
 
 def load_base(base: tuple[Layer, ...], *, epoch: int, engine: Engine, store: Store) -> str:
@@ -194,138 +186,3 @@ def layer_key(plan: LayerPlan, terms: LayerTerms) -> str:
             **({"papers": papers_key(plan.papers)} if plan.papers else {}),
         }
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _LayerJob:
-    """A layer to make: which one of the image it is, counted from the lowest of its base."""
-
-    number: int
-    plan: LayerPlan
-    key: str
-
-    @property
-    def size(self) -> int:
-        """The bytes of all files of its wheels."""
-        return sum(layout.size for layout in self.plan.layouts)
-
-
-def _give_way() -> None:
-    """Let the engine go before this thread: it puts layers one upon the other on one core, and all wait for that."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GIVING_WAY)  # Linux: of the thread alone
-
-
-def _first_large(jobs: Sequence[_LayerJob]) -> Sequence[_LayerJob]:
-    """Return the jobs whose layers are sent while they are made: from the lowest without a gap, up to a large one."""
-    run = [job for place, job in enumerate(jobs) if job.number == jobs[0].number + place]
-    while run and run[-1].size < LARGE:
-        run.pop()
-    return run if sum(job.size for job in run) >= AHEAD else []
-
-
-class _Making:
-    """Layers on their way, each in a thread of its own; as many are written at a time as there are cores.
-
-    Nearly all their time passes in libraries and system calls, which threads do side by side.
-    """
-
-    def __init__(self, terms: LayerTerms, store: Store, ahead: Ahead | None = None) -> None:
-        self._terms, self._store, self._ahead = terms, store, ahead
-        self._cores = threading.Semaphore(len(os.sched_getaffinity(0)))
-        self._given_up = threading.Event()
-
-    def run(
-        self,
-        jobs: Sequence[_LayerJob],
-        compile_them: Callable[[Callable[[str, Path], None]], None],
-        on_progress: Callable[[str], None],
-    ) -> None:
-        """Make the layers of all jobs, the lowest first, but each only when it has the byte code of its wheels."""
-        lacking = {job.key: self._with_sources(job) for job in jobs}
-        archives: dict[str, Path] = {}
-        with ThreadPoolExecutor(len(jobs), initializer=_give_way) as pool:
-            begun = [pool.submit(self._make, job, archives) for job in jobs if not lacking[job.key]]
-
-            def begin(wheel: str, archive: Path) -> None:
-                archives[wheel] = archive
-                for job in jobs:
-                    if wheel in lacking[job.key]:
-                        lacking[job.key].remove(wheel)
-                        if not lacking[job.key]:
-                            begun.append(pool.submit(self._make, job, archives))
-
-            try:
-                compile_them(begin)
-                for count, future in enumerate(as_completed(begun), start=1):
-                    on_progress(f"layer of {future.result()} ({count} of {len(jobs)})")
-            except BaseException:
-                self._given_up.set()
-                if self._ahead is not None:
-                    self._ahead.close()
-                raise
-
-    def layer(self, job: _LayerJob) -> Layer:
-        """Return the layer of a job that is done."""
-        blob = _kept(job.key, self._store)
-        if blob is None:
-            raise BuildFailedError(
-                f"the layer of {job.plan.title} left the store while it was needed", remedy="run it again"
-            )
-        return Layer(title=job.plan.title, blob=blob, media_type=self._terms.codec.media_type)
-
-    def _with_sources(self, job: _LayerJob) -> set[str]:
-        return {layout.wheel.sha256 for layout in job.plan.layouts if layout.sources(self._terms.venv)}
-
-    def _make(self, job: _LayerJob, byte_code: dict[str, Path]) -> str:
-        with ExitStack() as core:
-            core.enter_context(self._cores)
-            tar = LayerTar(entries_of(job.plan, self._terms.venv, byte_code), epoch=self._terms.epoch)
-            pieces = self._write(job, tar, core)
-            if self._ahead is not None:
-                self._ahead.send(job.number, tar.size, pieces, lambda: self.layer(job))
-            deque(pieces, maxlen=0)  # what the engine did not take is written all the same
-        return job.plan.title
-
-    def _write(self, job: _LayerJob, tar: LayerTar, core: ExitStack) -> Iterator[bytes]:
-        """Write a layer and yield its tar, piece by piece; nothing, if another build has made it meanwhile.
-
-        At the end the core is given back: the engine may hold the layer back for a while.
-        """
-        store = self._store
-        with core, store.exclusive(f"layer-{job.key}"):
-            if _kept(job.key, store) is not None:
-                return
-            with store.scratch() as scratch:
-                with (scratch / "layer").open("wb") as out:
-                    for piece in tar.write(out, self._terms.codec):
-                        if self._given_up.is_set():
-                            raise CancelledError
-                        yield piece
-                _keep(job.key, tar.blob, scratch / "layer", store)
-
-
-def entries_of(plan: LayerPlan, venv: Venv, byte_code: dict[str, Path]) -> list[Entry]:
-    """Return what a layer holds: papers, the environment's own files, or those of wheels with byte code and RECORD."""
-    if plan.papers:
-        return list(plan.papers)
-    if not plan.layouts:
-        settings = File(path=f"{venv.prefix}/pyvenv.cfg", size=len(venv.settings), content=venv.settings)
-        links = [Link(path=path, target=target) for path, target in venv.links.items()]
-        return [settings, *links, Folder(path=venv.site_packages)]
-    entries: list[Entry] = []
-    for layout in plan.layouts:
-        compiled = byte_code_files(layout, venv, byte_code.get(layout.wheel.sha256))
-        entries += [*layout.files, *compiled, record_of(layout, venv, [file.path for file in compiled])]
-    return entries
-
-
-def _kept(key: str, store: Store) -> Blob | None:
-    record = store.result("layer", key)
-    if record is None or not store.has(record["digest"].removeprefix("sha256:")):
-        return None
-    return Blob(**record)
-
-
-def _keep(key: str, blob: Blob, path: Path, store: Store) -> None:
-    store.keep(path, blob.digest.removeprefix("sha256:"))
-    store.keep_result("layer", key, asdict(blob))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from uv import find_uv_bin
 
-from builder.build import layerplan, layers
+from builder.build import layerplan, making
 from builder.build.ahead import KIND, Ahead
 from builder.build.image import ImageSettings, assemble, chain_ids, load_image, send_image, tar_bytes
 from builder.build.layerplan import plan_layers
@@ -205,9 +205,9 @@ def test_the_engine_takes_an_image_without_the_layers_that_it_has(
 def test_the_engine_takes_layers_while_they_are_made(
     tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (layerplan, layers):
+    for module in (layerplan, making):
         monkeypatch.setattr(module, "LARGE", 1)  # a layer of its own for each wheel
-    monkeypatch.setattr(layers, "AHEAD", 1)
+    monkeypatch.setattr(making, "AHEAD", 1)
     noise = random.Random(1).randbytes(3 << 20)
     binary = make_wheel(tmp_path, "binary", {"binary/lib.so": noise})
     key = uuid.uuid4().hex * 2

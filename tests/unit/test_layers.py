@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build import compile_inside, layerplan, layers
+from builder.build import compile_inside, layerplan, making
 from builder.build.ahead import Ahead
 from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.layerplan import LayerPlan, plan_layers
 from builder.build.layers import (
     LayerTerms,
     base_reference,
-    entries_of,
     layer_key,
     make_base_layer,
     make_layers,
 )
+from builder.build.making import Cores, LayerJob, entries_of
 from builder.build.tarlayer import Link
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
@@ -271,8 +271,8 @@ class Recorder(Ahead):
 @pytest.fixture
 def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small wheels be sent ahead, each in a layer of its own."""
-    monkeypatch.setattr(layers, "AHEAD", 1)
-    monkeypatch.setattr(layers, "LARGE", 1)
+    monkeypatch.setattr(making, "AHEAD", 1)
+    monkeypatch.setattr(making, "LARGE", 1)
     monkeypatch.setattr(layerplan, "LARGE", 1)
 
 
