@@ -26,7 +26,7 @@ from builder.build.layers import (
     make_base_layer,
     make_layers,
 )
-from builder.build.making import Cores, LayerJob, entries_of
+from builder.build.making import entries_of
 from builder.build.tarlayer import Link
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
