@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(builder.__file__).parent / "build" / "compile_inside.py"
 TAIL_LINES = 20
-SHARES = 768  # of the engine's 1024: the engine goes first, which meanwhile takes layers
 
 
 def byte_code_key(layout: WheelLayout, venv: Venv, python: str) -> str:
@@ -179,7 +178,6 @@ def _container(jobs: dict[str, WheelLayout], scratch: Path, image: str, venv: Ve
         tmpfs=("/tmp",),  # noqa: S108 - inside the container
         user=f"{os.getuid()}:{os.getgid()}",
         read_only_root=True,
-        cpu_shares=SHARES,
     )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from builder.store import Store
 
 AHEAD = 50_000_000  # bytes of files: to send less while it is made takes longer than it saves
-GIVING_WAY = 5  # niceness of what makes layers
+GIVING_WAY = 10  # niceness of who makes a layer that the engine does not wait for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,11 @@ def first_large(jobs: Sequence[LayerJob]) -> Sequence[LayerJob]:
 
 
 class Cores:
-    """Who may write: one is the lowest layer that waits, since the engine waits for it; the others are the largest."""
+    """Who may write: one is the lowest layer that waits, since the engine waits for it; the others are the largest.
+
+    The engine puts one layer upon the other on one core, for longer than it takes to make them on two, so the others give
+    way: their threads are nice from then on.
+    """
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -73,6 +77,8 @@ class Cores:
             self._waiting.remove(job)
             self._free -= 1
             self._changed.notify_all()
+        if self._lowest is not job:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GIVING_WAY)  # Linux: of this thread alone
         try:
             yield
         finally:
@@ -112,7 +118,7 @@ class Making:
         """
         lacking = {job.key: self._with_sources(job) for job in jobs}
         archives: dict[str, Path] = {}
-        with ThreadPoolExecutor(len(jobs), initializer=_give_way) as pool:
+        with ThreadPoolExecutor(len(jobs)) as pool:  # a thread for each: one that gave way stays so
             begun = [pool.submit(self._make, job, archives) for job in jobs if not lacking[job.key]]
 
             def begin(wheel: str, archive: Path) -> None:
@@ -200,8 +206,3 @@ def keep_layer(key: str, blob: Blob, path: Path, store: Store) -> None:
     """Move a layer's file into the store and keep it under a key."""
     store.keep(path, blob.digest.removeprefix("sha256:"))
     store.keep_result("layer", key, asdict(blob))
-
-
-def _give_way() -> None:
-    """Let the engine go before this thread: it puts layers one upon the other on one core, and all wait for that."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GIVING_WAY)  # Linux: of the thread alone
