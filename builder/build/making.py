@@ -56,8 +56,8 @@ def first_large(jobs: Sequence[LayerJob]) -> Sequence[LayerJob]:
 class Cores:
     """Who may write: one is the lowest layer that waits, since the engine waits for it; the others are the largest.
 
-    The engine puts one layer upon the other on one core, for longer than it takes to make them on two, so the others give
-    way: their threads are nice from then on.
+    The engine puts one layer upon the other on one core, for longer than it takes to make them on two, so the others
+    give way: their threads are nice from then on.
     """
 
     def __init__(self, count: int) -> None:
