@@ -16,6 +16,7 @@ from builder.build.wheelfile import TESTS
 from builder.document import key_of, sha256_file
 from builder.engine import ContainerRun, Mount
 from builder.errors import BuildFailedError
+from builder.store import prove_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,8 +82,14 @@ def compile_wheels(
             tell(keys.keys() - missing - told)
             if missing:
                 jobs = {wheel: wanted[wheel] for wheel in missing}
+                prove_wheels(jobs.values(), store)
                 compiling = _Compiling(jobs, keys, store, on_progress, lambda wheel: tell([wheel]))
                 compiling.run(venv, base_image(), engine)
+
+
+def prove_wheels(layouts: Iterable[WheelLayout], store: Store) -> None:
+    """Prove the wheels that lie in the store before they are read; raise DamagedFileError for one that is damaged."""
+    prove_all(store, [layout.wheel.sha256 for layout in layouts if store.has(layout.wheel.sha256)])
 
 
 def byte_code_files(layout: WheelLayout, venv: Venv, archive: Path | None) -> tuple[File, ...]:

@@ -14,7 +14,6 @@ from builder.build.papers import papers_key
 from builder.build.tarlayer import Blob, compress_tar
 from builder.document import key_of
 from builder.registry.share import NO_SHARE, Shared
-from builder.store import prove_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -104,8 +103,6 @@ def make_layers(
     share.fetch_results(SHARED, [key for _, key in keyed if kept_layer(key, store) is None])
     numbered = [LayerJob(number=len(base) + place, plan=plan, key=key) for place, (plan, key) in enumerate(keyed)]
     jobs = [job for job in numbered if kept_layer(job.key, store) is None]
-    wheels = {layout.wheel.sha256 for job in jobs for layout in job.plan.layouts}
-    prove_all(store, [sha256 for sha256 in wheels if store.has(sha256)])
 
     def base_image() -> str:
         return load_base(base, epoch=terms.epoch, engine=engine, store=store)

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from builder.build.bytecode import byte_code_files
+from builder.build.bytecode import byte_code_files, prove_wheels
 from builder.build.image import Layer
 from builder.build.layerplan import LARGE, LayerPlan
 from builder.build.tarlayer import Blob, File, Folder, LayerTar, Link
@@ -154,6 +154,7 @@ class Making:
     def _make(self, job: LayerJob, byte_code: dict[str, Path]) -> str:
         with contextlib.ExitStack() as core:
             core.enter_context(self._cores.one_for(job))
+            prove_wheels(job.plan.layouts, self._store)
             tar = LayerTar(entries_of(job.plan, self._terms.venv, byte_code), epoch=self._terms.epoch)
             pieces = self._write(job, tar, core)
             if self._ahead is not None:
