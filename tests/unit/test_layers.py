@@ -302,6 +302,9 @@ def test_a_small_build_sends_nothing(tmp_path: Path, world: World) -> None:
     ahead = Recorder()
     world.make([layout(tmp_path)], ahead=ahead)
     assert (ahead.below, ahead.count) == ((), 0)
+    with Ahead("a" * 64, EPOCH, engine=world.engine, store=world.store) as real:
+        world.make([layout(tmp_path, "bar")], ahead=real)
+    assert len(world.engine.loaded) == 1, "the base that compiles, and no layer"
 
 
 def test_wheels_without_python_files_do_not_wait_for_byte_code(tmp_path: Path, world: World) -> None:
