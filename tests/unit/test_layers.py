@@ -386,9 +386,9 @@ def test_threads_that_cannot_be_started_leave_none_behind_that_waits(
         start(thread)
 
     ahead = Recorder(holds=True)
-    with monkeypatch.context() as limit, pytest.raises(RuntimeError, match="can't start new thread"):
-        limit.setattr(threading.Thread, "start", limited)
-        world.make([binary_layout(tmp_path), layout(tmp_path, "bar"), layout(tmp_path, "foo")], ahead=ahead)
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
     assert ahead.closed.is_set()
     assert not any(thread.is_alive() for thread in started)
 
