@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shlex
 import signal
@@ -128,20 +127,6 @@ def run(
         stderr=collected.get("stderr", b""),
         timed_out=timed_out,
     )
-
-
-def begin_worker(parent: int) -> None:
-    """Make a worker process end with the process `parent` that started it, also if that one is killed outright.
-
-    Without this a worker of a pool waits for ever for a job from nobody. Ctrl-C ends it at once.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before we asked
-        os._exit(1)
-
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h; man 2 prctl
 
 
 def attach(command: Sequence[str], connection: socket.socket) -> None:

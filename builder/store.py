@@ -39,7 +39,7 @@ class DamagedFileError(BuildFailedError):
 
     default_remedy: ClassVar[str] = "check the disk of the store, or set ENVBUILD_STORE to a folder on another one"
 
-    def __init__(self, message: str, *, sha256: str = "") -> None:
+    def __init__(self, message: str, *, sha256: str) -> None:
         super().__init__(message)
         self.sha256 = sha256
 

@@ -1,33 +1,34 @@
-"""Loads the lower layers of an image into the engine while those above them are still made."""
+"""Loads layers into the engine while they are made: what is written is sent at once, each layer on those below it."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from typing import TYPE_CHECKING, Self
 
-from builder.build.image import ImageSettings, assemble, chain_ids, send_image
+from builder.build.image import ImageSettings, archive_papers, assemble, chain_ids, layer_names, tar_pieces
 from builder.errors import EngineError, EnvbuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from builder.build.image import Layer
     from builder.engine import Engine
     from builder.store import Store
 
-STEP = 512 << 20  # bytes unpacked: a load of less takes longer than it saves
 LABEL = "dev.envbuild.ahead"
 KIND = "ahead"  # of the records of what is loaded: by them `envbuild gc` finds what a killed build has left
+NAME = "layer.tar"  # of the layer in its archive: its diff id is known only at its end
 
 
 class Ahead:
-    """Loads growing images of the finished layers, in a thread; at the end of the `with` block none of them is left.
+    """Sends layers as they are made, several at once; at the end of the `with` block no image of its own is left.
 
-    The engine keeps their layers if the whole image is loaded in that block, after `finish`. What cannot be loaded
-    ahead is no error: the load of the whole image sends it, or says why not. Nothing is loaded ahead where the engine
-    does not know the base, which was loaded to compile byte code, by its chain id: it takes only whole archives.
+    An engine puts a layer upon those below it when it has the layer's whole archive, so each archive is held back at
+    its end until the layer below is there. The engine keeps the layers if the image that has them all is loaded in the
+    block. What cannot be sent ahead is no error: the load of that image sends it, or says why not.
     """
 
     def __init__(self, key: str, epoch: int, *, engine: Engine, store: Store) -> None:
@@ -35,82 +36,100 @@ class Ahead:
         self._reference = f"envbuild/ahead:{key[:16]}"
         self._engine, self._store = engine, store
         self._changed = threading.Condition()
-        self._finished: tuple[Layer, ...] = ()
-        self._ended = self._broken_off = False
-        self._images: list[str] = []
-        self._thread = threading.Thread(target=self._load_all, daemon=True)
+        self._layers: tuple[Layer, ...] = ()
+        self._open = False
+        self._images: list[str] = []  # in the order of their loads
 
     def __enter__(self) -> Self:
-        """Begin to wait for layers."""
-        self._thread.start()
+        """Nothing is sent before `begin`."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
-        """Remove what was loaded; where the block ended with an error, what is being sent is broken off."""
-        self._broken_off = kind is not None
-        self.finish()
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        """Remove what was sent, where no other image has it."""
         for image in self._images:
-            with contextlib.suppress(EngineError):  # its record stays
-                self._engine.remove_image(image)
-                self._store.forget_result(KIND, _key(image))
+            self._remove(image)
 
-    def take(self, layers: tuple[Layer, ...]) -> None:
-        """Note that all these layers, from the bottom of the image, are in the store."""
+    def begin(self, below: tuple[Layer, ...], count: int) -> None:
+        """Send so many layers from now on, those that come upon these, if the engine has these.
+
+        An engine that does not know them by their chain ids takes only whole archives.
+        """
+        self._layers = below
+        self._wanted = range(len(below), len(below) + count)
+        self._open = chain_ids(below)[-1] in self._engine.chain_ids()
+
+    def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
+        """Send the tar of `size` bytes that will be the layer `number` of the image, if it is wanted.
+
+        `finished` gives the layer when the last piece was taken. Returns when the engine has it, or when it is of no
+        use: then pieces are left, or were never taken. Raises what taking a piece raises.
+        """
+        if number not in self._wanted:
+            return
+        taken = _Taken(pieces)
+        try:
+            first = next(taken, None) if self._open else None
+            if first is None:  # another build makes it, or one below could not be sent
+                self.close()
+                return
+            self._engine.load(self._archive(number, size, itertools.chain([first], taken), finished))
+        except BaseException as error:
+            self.close()
+            if taken.failed or not isinstance(error, (EnvbuildError, OSError)):
+                raise
+            return
         with self._changed:
-            self._finished = layers
-            self._changed.notify()
+            self._layers += (finished(),)
+            older, self._images = self._images[:-1], self._images[-1:]
+            self._changed.notify_all()
+        for image in older:
+            self._remove(image)
 
-    def finish(self) -> None:
-        """Begin no further load, and wait for the one that runs."""
+    def close(self) -> None:
+        """Send nothing more; what is held back is broken off."""
         with self._changed:
-            self._ended = True
-            self._changed.notify()
-        self._thread.join()
+            self._open = False
+            self._changed.notify_all()
 
-    def _load_all(self) -> None:
-        with contextlib.suppress(EnvbuildError, OSError):
-            seen = 0
-            while layers := self._more_than(seen):
-                seen = len(layers)
-                if _size(layers) < STEP:
-                    continue
-                present = self._engine.chain_ids()
-                if chain_ids(layers)[0] not in present:
-                    return
-                if _size(layers, present) >= STEP:
-                    self._load(layers, present)
-
-    def _more_than(self, count: int) -> tuple[Layer, ...]:
-        """Wait for more finished layers than `count`; none: it is over."""
+    def _archive(
+        self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]
+    ) -> Iterator[bytes]:
+        yield from tar_pieces(NAME, pieces, size)
+        layer = finished()
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or len(self._finished) > count)
-            return () if self._ended else self._finished
-
-    def _load(self, layers: tuple[Layer, ...], present: frozenset[str]) -> None:
-        image = assemble(layers, self._settings)
+            self._changed.wait_for(lambda: not self._open or len(self._layers) == number)
+            if not self._open:
+                raise EngineError("a layer below could not be loaded ahead")
+        image = assemble((*self._layers, layer), self._settings)
         self._store.keep_result(KIND, _key(image.config_digest), {"image_id": image.config_digest})
         self._images.append(image.config_digest)
-        send_image(
-            image,
-            self._reference,
-            engine=self._engine,
-            store=self._store,
-            present=present,
-            through=self._unless_broken_off,
-        )
+        yield from archive_papers(image, self._reference, [*layer_names(self._layers), NAME])
 
-    def _unless_broken_off(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        for piece in pieces:
-            if self._broken_off:
-                raise EngineError("broken off: the image is not built any more")
-            yield piece
+    def _remove(self, image: str) -> None:
+        with contextlib.suppress(EngineError):  # its record stays
+            self._engine.remove_image(image)
+            self._store.forget_result(KIND, _key(image))
+
+
+class _Taken:
+    """An iterator that knows whether it has failed."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.failed = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            raise
+        except BaseException:
+            self.failed = True
+            raise
 
 
 def _key(image: str) -> str:
     return image.removeprefix("sha256:")
-
-
-def _size(layers: tuple[Layer, ...], present: frozenset[str] = frozenset()) -> int:
-    """Return the bytes, unpacked, of the layers that are not present by their chain ids."""
-    chains = chain_ids(layers)
-    return sum(layer.blob.unpacked for layer, chain in zip(layers, chains, strict=True) if chain not in present)

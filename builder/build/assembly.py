@@ -176,11 +176,10 @@ def build_image(
             store=store,
             on_progress=on_progress,
             share=share,
-            on_finished=ahead.take,
+            ahead=ahead,
         )
         image = assemble((*base, *layers), plan.settings)
         on_progress("loading into the engine")
-        ahead.finish()
         load_image(image, plan.reference, engine=engine, store=store)
     record = {
         "reference": plan.reference,
@@ -208,7 +207,7 @@ def build_image(
 def find_image(plan: ImagePlan, store: Store) -> Image | None:
     """Return the image of a plan if all its layers are in the store; nothing is made.
 
-    Wheels are laid out to know the layers of a plan, which takes seconds, so the layers are remembered by its key.
+    Wheels are laid out to know the layers of a plan, which takes a moment, so the layers are remembered by its key.
     """
     kept = store.result("assembled", plan.key)
     layers = _layers_in(kept, store) if kept is not None else None
@@ -266,7 +265,7 @@ def _layouts(plan: ImagePlan, store: Store) -> tuple[WheelLayout, ...]:
 
 @lru_cache(maxsize=1)
 def _laid_out(wheels: tuple[WheelInput, ...], venv: Venv) -> tuple[WheelLayout, ...]:
-    """Lay out wheels, which takes seconds and is asked for before an image is made, while it is, and after."""
+    """Lay out wheels, which takes a moment and is asked for before an image is made, while it is, and after."""
     return tuple(read_layout(wheel, venv) for wheel in wheels)
 
 

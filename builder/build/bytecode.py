@@ -6,14 +6,17 @@ import json
 import os
 import zipfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import builder
 from builder.build.tarlayer import File, Member
+from builder.build.wheelfile import TESTS
 from builder.document import key_of, sha256_file
 from builder.engine import ContainerRun, Mount
 from builder.errors import BuildFailedError
+from builder.store import prove_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,6 +40,7 @@ def byte_code_key(layout: WheelLayout, venv: Venv, python: str) -> str:
             "python": venv.python,
             "python_identity": python,
             "script": sha256_file(SCRIPT),
+            "without": TESTS,
             **({"left_out": list(layout.left_out)} if layout.left_out else {}),
         }
     )
@@ -51,23 +55,41 @@ def compile_wheels(
     engine: Engine,
     store: Store,
     on_progress: Callable[[str], None],
-) -> dict[str, Path]:
-    """Return by wheel sha256 the archive of its byte code; wheels that have none yet are compiled in one container.
+    on_compiled: Callable[[str, Path], None],
+) -> None:
+    """Tell the archive of each wheel's byte code, by the wheel's sha256, as soon as it is there.
 
-    `python` says which Python it is (whatever changes it changes this text), `base_image` gives the local image that
-    has it and is called only if something must be compiled. Raises BuildFailedError if the container fails.
+    Wheels that have none yet are compiled in one container. `python` says which Python it is (whatever changes it
+    changes this text), `base_image` gives the local image that has it and is called only if something must be compiled.
+    Raises BuildFailedError if the container fails.
     """
     wanted = {layout.wheel.sha256: layout for layout in layouts if layout.sources(venv)}
     keys = {wheel: byte_code_key(layout, venv, python) for wheel, layout in wanted.items()}
-    if missing := _missing(keys, store):
+    told: set[str] = set()
+
+    def tell(wheels: Iterable[str]) -> None:
+        for wheel in wheels:
+            told.add(wheel)
+            on_compiled(wheel, _kept(keys[wheel], store))
+
+    missing = _missing(keys, store)
+    tell(keys.keys() - missing)
+    if missing:
         with ExitStack() as held:
             for key in sorted(keys[wheel] for wheel in missing):  # in one order, so that no two wait for each other
                 held.enter_context(store.exclusive(f"bytecode-{key}"))
             missing = _missing(keys, store)  # another process may have compiled them meanwhile
+            tell(keys.keys() - missing - told)
             if missing:
                 jobs = {wheel: wanted[wheel] for wheel in missing}
-                _compile(jobs, keys, venv=venv, image=base_image(), engine=engine, store=store, on_progress=on_progress)
-    return {wheel: _kept(key, store) for wheel, key in keys.items()}
+                prove_wheels(jobs.values(), store)
+                compiling = _Compiling(jobs, keys, store, on_progress, lambda wheel: tell([wheel]))
+                compiling.run(venv, base_image(), engine)
+
+
+def prove_wheels(layouts: Iterable[WheelLayout], store: Store) -> None:
+    """Prove the wheels that lie in the store before they are read; raise DamagedFileError for one that is damaged."""
+    prove_all(store, [layout.wheel.sha256 for layout in layouts if store.has(layout.wheel.sha256)])
 
 
 def byte_code_files(layout: WheelLayout, venv: Venv, archive: Path | None) -> tuple[File, ...]:
@@ -87,9 +109,9 @@ def byte_code_files(layout: WheelLayout, venv: Venv, archive: Path | None) -> tu
         )
 
 
-def _missing(keys: dict[str, str], store: Store) -> list[str]:
+def _missing(keys: dict[str, str], store: Store) -> set[str]:
     records = {wheel: store.result("bytecode", key) for wheel, key in keys.items()}
-    return [wheel for wheel, record in records.items() if record is None or not store.has(record["sha256"])]
+    return {wheel for wheel, record in records.items() if record is None or not store.has(record["sha256"])}
 
 
 def _kept(key: str, store: Store) -> Path:
@@ -101,36 +123,47 @@ def _kept(key: str, store: Store) -> Path:
     return store.sound(record["sha256"])
 
 
-def _compile(
-    jobs: dict[str, WheelLayout],
-    keys: dict[str, str],
-    *,
-    venv: Venv,
-    image: str,
-    engine: Engine,
-    store: Store,
-    on_progress: Callable[[str], None],
-) -> None:
-    done = 0
+@dataclass(frozen=True, slots=True)
+class _Compiling:
+    """Wheels that are compiled in a container, by sha256; each is kept and told when the container has finished it."""
 
-    def report(line: str) -> None:
-        nonlocal done
-        word, _, wheel = line.partition(" ")
-        if word == "compiled" and wheel in jobs:
-            done += 1
-            on_progress(f"byte code of {jobs[wheel].wheel.name} ({done} of {len(jobs)})")
+    jobs: dict[str, WheelLayout]
+    keys: dict[str, str]
+    store: Store
+    on_progress: Callable[[str], None]
+    tell: Callable[[str], None]
 
-    with store.scratch() as scratch:
-        (scratch / "jobs").mkdir()
-        (scratch / "results").mkdir()
-        for wheel, layout in jobs.items():
-            (scratch / "jobs" / wheel).write_text(json.dumps(_job(layout, venv)))
-        ended = engine.run(_container(jobs, scratch, image, venv), report)
-        if ended.code != 0:
-            raise _failure(jobs, scratch, ended)
-        for wheel, layout in jobs.items():
-            sha256 = store.add(scratch / "results" / wheel)
-            store.keep_result("bytecode", keys[wheel], {"sha256": sha256, "wheel": layout.wheel.filename})
+    def run(self, venv: Venv, image: str, engine: Engine) -> None:
+        left = set(self.jobs)
+        with self.store.scratch() as scratch:
+
+            def finish(wheel: str) -> None:
+                left.remove(wheel)
+                self._keep(wheel, scratch / "results" / wheel)
+                self.on_progress(
+                    f"byte code of {self.jobs[wheel].wheel.name} ({len(self.jobs) - len(left)} of {len(self.jobs)})"
+                )
+                self.tell(wheel)
+
+            def hear(line: str) -> None:
+                word, _, wheel = line.partition(" ")
+                if word == "compiled" and wheel in left:
+                    finish(wheel)
+
+            (scratch / "jobs").mkdir()
+            (scratch / "results").mkdir()
+            for wheel, layout in self.jobs.items():
+                (scratch / "jobs" / wheel).write_text(json.dumps(_job(layout, venv)))
+            ended = engine.run(_container(self.jobs, scratch, image, venv), hear)
+            if ended.code != 0:
+                raise _failure([self.jobs[wheel] for wheel in sorted(left)], ended)
+            for wheel in sorted(left):
+                finish(wheel)
+
+    def _keep(self, wheel: str, archive: Path) -> None:
+        sha256 = self.store.add(archive)
+        record = {"sha256": sha256, "wheel": self.jobs[wheel].wheel.filename}
+        self.store.keep_result("bytecode", self.keys[wheel], record)
 
 
 def _job(layout: WheelLayout, venv: Venv) -> list[tuple[str, str]]:
@@ -155,12 +188,12 @@ def _container(jobs: dict[str, WheelLayout], scratch: Path, image: str, venv: Ve
     )
 
 
-def _failure(jobs: dict[str, WheelLayout], scratch: Path, ended: Exit) -> BuildFailedError:
-    unfinished = [layout.wheel.filename for wheel, layout in jobs.items() if not (scratch / "results" / wheel).exists()]
+def _failure(unfinished: list[WheelLayout], ended: Exit) -> BuildFailedError:
+    names = [layout.wheel.filename for layout in unfinished]
     lines = (ended.stderr or ended.stdout).decode(errors="replace").rstrip().splitlines()
     tail = [line for line in lines if not line.startswith("compiled ")][-TAIL_LINES:]
     return BuildFailedError(
-        f"the base image could not compile the Python files of {', '.join(unfinished[:5]) or 'the wheels'} "
+        f"the base image could not compile the Python files of {', '.join(names[:5]) or 'the wheels'} "
         f"(exit code {ended.code})",
         remedy="the lines below are the interpreter's own; a base without `python3` cannot hold the environment",
         evidence=tuple(tail),

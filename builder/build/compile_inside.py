@@ -1,27 +1,28 @@
 """Runs inside the base image: compiles the Python files of wheels into zips of byte code, on all cores.
 
 Byte code depends on what else its process has compiled (CPython issue 129724: references in marshal data), so the files
-of a wheel are compiled in one order, in parts of one size, each by a process that does nothing else. Only the standard
-library is imported.
+of a wheel are compiled in one order, in parts of one size, each by a process that does nothing else. It is a fork of
+this one, which compiles nothing: another import here may change the bytes of every wheel, other wheels do not. Only the
+standard library is imported.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import marshal
 import os
-import subprocess  # noqa: TID251 - not on this machine: inside the container
 import sys
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 WHEELS = Path("/wheels")
 JOBS = Path("/jobs")
 RESULTS = Path("/results")
-PART = 400  # files: large enough that starting an interpreter is nothing beside them
+PART = 400  # files: large enough that opening the wheel is nothing beside them
 HASHED = (1).to_bytes(4, "little")  # PEP 552: the source's hash is in the file, and is not looked at on import
 
 
@@ -31,13 +32,14 @@ def parts_of(wheel: str) -> list[int]:
 
 
 def compile_part(wheel: str, first: int) -> None:
-    """Compile one part of the files that the wheel's job lists, as [name in the wheel, path in the image]."""
+    """Compile one part of the files that the wheel's job lists, as [name in the wheel, path in the image].
+
+    Its file holds a list of (path, byte code) for `join_parts`; a file that does not compile has None.
+    """
     files = json.loads((JOBS / wheel).read_bytes())[first : first + PART]
-    with zipfile.ZipFile(WHEELS / wheel) as archive, zipfile.ZipFile(part_file(wheel, first), "w") as result:
-        for name, path in files:
-            code = byte_code(archive.read(name), path)
-            if code is not None:
-                result.writestr(zipfile.ZipInfo(path), code)
+    with zipfile.ZipFile(WHEELS / wheel) as archive:
+        compiled = [(path, byte_code(archive.read(name), path)) for name, path in files]
+    part_file(wheel, first).write_bytes(marshal.dumps(compiled))
 
 
 def byte_code(source: bytes, path: str) -> bytes | None:
@@ -50,13 +52,13 @@ def byte_code(source: bytes, path: str) -> bytes | None:
 
 
 def join_parts(wheel: str) -> None:
-    """Make one zip of the parts of a wheel."""
+    """Make one zip of the parts of a wheel, without the files that do not compile."""
     unfinished = RESULTS / f"{wheel}.part"
     with zipfile.ZipFile(unfinished, "w") as result:
         for part in (part_file(wheel, first) for first in parts_of(wheel)):
-            with zipfile.ZipFile(part) as finished:
-                for info in finished.infolist():
-                    result.writestr(info, finished.read(info))
+            for path, code in marshal.loads(part.read_bytes()):  # noqa: S302 - what compile_part wrote
+                if code is not None:
+                    result.writestr(zipfile.ZipInfo(path), code)
             part.unlink()
     unfinished.rename(RESULTS / wheel)
 
@@ -67,33 +69,52 @@ def part_file(wheel: str, first: int) -> Path:
 
 
 def compile_all() -> int:
-    """Compile every wheel that has a job, the largest job first; return 1 if one fails."""
-    jobs = sorted(JOBS.iterdir(), key=lambda job: (-job.stat().st_size, job.name))
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        running = {
-            job.name: [pool.submit(in_fresh_interpreter, job.name, first) for first in parts_of(job.name)]
-            for job in jobs
-        }
-        codes = [finish(wheel, max(part.result() for part in parts)) for wheel, parts in running.items()]
-    return max(codes, default=0)
+    """Compile every wheel that has a job, the largest wheel first; return 1 if one fails.
+
+    Says on standard error when a wheel is finished, or that it failed.
+    """
+    jobs = sorted(JOBS.iterdir(), key=lambda job: (-(WHEELS / job.name).stat().st_size, job.name))
+    waiting: deque[tuple[str, int | None]] = deque((job.name, first) for job in jobs for first in parts_of(job.name))
+    left = Counter(wheel for wheel, _ in waiting)
+    running: dict[int, str] = {}
+    while waiting or running:
+        while waiting and len(running) < len(os.sched_getaffinity(0)):
+            wheel, first = waiting.popleft()
+            running[in_own_process(wheel, first)] = wheel
+        process, status = os.wait()
+        wheel = running.pop(process)
+        if status != 0:
+            say(f"failed {wheel}")
+            continue
+        left[wheel] -= 1
+        if left[wheel] == 0:
+            waiting.appendleft((wheel, None))
+        elif left[wheel] < 0:
+            say(f"compiled {wheel}")
+    return 1 if any(count >= 0 for count in left.values()) else 0
 
 
-def in_fresh_interpreter(wheel: str, first: int) -> int:
-    """Compile one part in a process of its own; return 1 if that failed."""
-    command = [sys.executable, "-S", __file__, wheel, str(first)]
-    return 0 if subprocess.run(command, check=False).returncode == 0 else 1
+def in_own_process(wheel: str, first: int | None) -> int:
+    """Begin to compile a part of a wheel, or to join its parts (None), in a fork of this process; return the fork's id.
+
+    The exit code of the fork is 1 if that fails.
+    """
+    process = os.fork()
+    if process == 0:
+        gc.disable()  # when it would run depends on what was done before the fork
+        try:
+            join_parts(wheel) if first is None else compile_part(wheel, first)
+        except BaseException:  # noqa: BLE001 - the fork ends here
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+    return process
 
 
-def finish(wheel: str, code: int) -> int:
-    """Join the parts of a wheel, if none failed, and say on standard error how it ended."""
-    if code == 0:
-        join_parts(wheel)
-    print(f"{'failed' if code else 'compiled'} {wheel}", file=sys.stderr, flush=True)  # noqa: T201
-    return code
+def say(line: str) -> None:
+    """Write a line on standard error."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        compile_part(sys.argv[1], int(sys.argv[2]))
-    else:
-        sys.exit(compile_all())
+    sys.exit(compile_all())

@@ -3,7 +3,7 @@
 It compiles the byte code, and takes away the build backends that wheels carry by mistake (`BUILD_BACKEND`).
 
 Which files a wheel has and where they lie follows from the wheel alone (PEP 427); `compile_inside.py` beside this file
-compiles them, one fresh interpreter for each wheel. Only the standard library is imported.
+compiles them, each part of a wheel in a process of its own. Only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import zipfile
 from pathlib import Path
 
 COMPILER = Path(__file__).with_name("compile_inside.py")
-BUILD_BACKEND = "build_backend.py"  # as in wheelfile.py
+BUILD_BACKEND, TESTS = "build_backend.py", "/tests/"  # as in wheelfile.py
 WHEELS, JOBS, RESULTS = Path("/wheels"), Path("/jobs"), Path("/results")  # as in compile_inside.py
 
 
 def sources_of(wheel: Path, prefix: str, site_packages: str) -> list[tuple[str, str]]:
-    """Return the Python files of a wheel as [name in the wheel, path in the image], sorted by the path's bytes."""
+    """Return a wheel's sources of byte code as [name in the wheel, path in the image], sorted by the path's bytes."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(".py") and name != BUILD_BACKEND]
     found = [(name, installed(name, prefix, site_packages)) for name in names]
-    inside = [(name, path) for name, path in found if path.startswith(f"{site_packages}/")]
-    return sorted(inside, key=lambda item: item[1].encode())
+    inside = [item for item in found if item[1].startswith(f"{site_packages}/")]
+    wanted = [item for item in inside if TESTS not in item[1].removeprefix(site_packages)]
+    return sorted(wanted, key=lambda item: item[1].encode())
 
 
 def installed(name: str, prefix: str, site_packages: str) -> str:

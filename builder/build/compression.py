@@ -35,12 +35,16 @@ class Packer(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compression:
-    """One way to compress; `compressor` names everything that can change the bytes."""
+    """One way to compress; `compressor` names everything that can change the bytes.
+
+    With `keeps_deflated` the large files of wheels are taken over as the wheel packs them: nothing is compressed twice.
+    """
 
     name: CompressionName
     media_type: str
     compressor: str
     packer: Callable[[], Packer]
+    keeps_deflated: bool = False
 
 
 def _zstd_packer() -> Packer:
@@ -52,6 +56,7 @@ GZIP = Compression(
     media_type=f"{_LAYER}+gzip",
     compressor=f"isal {isal.__version__} level {GZIP_LEVEL}",
     packer=lambda: isal_zlib.compressobj(GZIP_LEVEL, wbits=_GZIP_FORMAT),
+    keeps_deflated=True,
 )
 ZSTD = Compression(
     name="zstd",

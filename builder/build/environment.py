@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 CACHE = "/var/cache/envbuild"
 LOCK_LABEL = "dev.envbuild.lock"
 # Every just-in-time compiler of the field keeps its results here; none of them keys its cache by the whole stack,
-# so the folder carries the lock's digest and a mounted cache can never serve another stack.
+# so the folder carries the lock's digest and a mounted cache can never serve another stack. SGLang sets DeepGEMM's
+# variable to its own (deep_gemm_wrapper/compile_utils.py), so both name one folder.
 JIT_CACHES = {
     "CUDA_CACHE_PATH": "cuda",
     "CUTE_DSL_CACHE_DIR": "cute-dsl",
     "DG_JIT_CACHE_DIR": "deep-gemm",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "SGLANG_DG_CACHE_DIR": "deep-gemm",
     "TILELANG_CACHE_DIR": "tilelang",
     "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
     "TORCH_EXTENSIONS_DIR": "torch-extensions",

@@ -38,10 +38,10 @@ def _problem(info: zipfile.ZipInfo) -> str | None:
     problems = {
         "is an absolute path": info.filename.startswith("/"),
         "leaves the wheel's folder": ".." in parts,
-        "is not a plain path": any(part in {"", "."} or len(part.encode()) > 255 for part in parts),
+        "is not a plain path": not {"", "."}.isdisjoint(parts) or max(map(len, map(str.encode, parts))) > 255,
         "has a backslash or a control character in its name": "\\" in info.filename or not info.filename.isprintable(),
         "is a symbolic link or a device, not a file": stat.S_IFMT(mode) not in {0, stat.S_IFREG, stat.S_IFDIR},
-        "has the setuid or setgid bit": not info.is_dir() and bool(mode & (stat.S_ISUID | stat.S_ISGID)),
+        "has the setuid or setgid bit": info.filename[-1:] != "/" and bool(mode & (stat.S_ISUID | stat.S_ISGID)),
         "is encrypted": bool(info.flag_bits & 0x1),
     }
     return next((text for text, is_so in problems.items() if is_so), None)

@@ -128,16 +128,26 @@ def docker_archive(image: Image, reference: str, *, store: Store, present: froze
     The layers are sent unpacked: an engine unpacks one at a time, on one core and far slower than isal, and one before
     23.0 does not know zstd. Raises DamagedFileError before the end of a layer whose file is damaged.
     """
-    config_name = f"{image.config_digest.removeprefix('sha256:')}.json"
-    names = [f"{layer.blob.diff_id.removeprefix('sha256:')}.tar" for layer in image.layers]
-    manifest = [{"Config": config_name, "RepoTags": [reference], "Layers": names}]
-    yield from tar_bytes("manifest.json", canonical_json(manifest))
-    yield from tar_bytes(config_name, image.config)
+    names = layer_names(image.layers)
     sent = set()
     for layer, name, chain_id in zip(image.layers, names, chain_ids(image.layers), strict=True):
         if chain_id not in present and name not in sent:
             sent.add(name)
             yield from tar_pieces(name, _unpacked(layer, store), layer.blob.unpacked)
+    yield from archive_papers(image, reference, names)
+
+
+def layer_names(layers: Iterable[Layer]) -> list[str]:
+    """Return what the layers are called in a docker-archive."""
+    return [f"{layer.blob.diff_id.removeprefix('sha256:')}.tar" for layer in layers]
+
+
+def archive_papers(image: Image, reference: str, names: list[str]) -> Iterator[bytes]:
+    """Yield the end of a docker-archive: what the image is, with the names of its layers' files in the archive."""
+    config_name = f"{image.config_digest.removeprefix('sha256:')}.json"
+    manifest = [{"Config": config_name, "RepoTags": [reference], "Layers": names}]
+    yield from tar_bytes("manifest.json", canonical_json(manifest))
+    yield from tar_bytes(config_name, image.config)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 

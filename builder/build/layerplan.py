@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from builder.build.wheelfile import WheelLayout
 
 LARGE = 5_000_000
-BUCKETS = 16
-MOST_LARGE = 100
-"""With the base, the environment and the buckets this stays below the 125 layers that overlayfs can stack."""
+BUCKETS = 8
+MOST_OWN = 100
+"""With the base, the environment, the buckets and the papers this is below the 125 layers that overlayfs can stack."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,33 +36,44 @@ class LayerPlan:
 def plan_layers(
     layouts: Iterable[WheelLayout], papers: tuple[File, ...] = (), stack: Collection[str] = ()
 ) -> tuple[LayerPlan, ...]:
-    """Return the layers from the bottom: the environment, each large wheel, buckets of small ones, the image's papers.
+    """Return the layers from the bottom: the environment, layers of one wheel, buckets of wheels, the image's papers.
 
-    An engine extracts anew whatever lies above a changed layer, so what seldom changes and is large comes first: the
-    packages that a recipe does not name, then those that it pins (`stack`), each the largest first; the papers, which
-    change with every lock, come last. A small wheel's bucket follows from its name alone, so another package does not
-    move it. Raises BuildFailedError if two wheels want to own one path with different bytes.
+    A wheel that is large or that the recipe pins (`stack`) has a layer of its own. An engine extracts anew whatever
+    lies above a changed layer, so what the recipe pins lies above all other wheels, the largest first, and the papers,
+    which change with every lock, come last. Of the other large wheels those without Python files come first, and the
+    smallest of them: they need no byte code, and the engine begins as soon as it has one whole layer. A small wheel's
+    bucket follows from its name alone, so another package does not move it. Raises BuildFailedError if two wheels want
+    to own one path with different bytes.
     """
     ordered = sorted(layouts, key=lambda layout: (-layout.size, layout.wheel.name))
     _check_owners(ordered)
-    large = [layout for layout in ordered[:MOST_LARGE] if layout.size >= LARGE]
-    placed = sorted(large, key=lambda layout: layout.wheel.name in stack)
+    alone = [layout for layout in ordered if layout.size >= LARGE or layout.wheel.name in stack][:MOST_OWN]
+    pinned = [layout for layout in alone if layout.wheel.name in stack]
+    large = sorted((layout for layout in alone if layout.wheel.name not in stack), key=_turn)
+    names = {layout.wheel.filename for layout in alone}
     buckets: dict[int, list[WheelLayout]] = {}
-    for layout in ordered[len(large) :]:
-        buckets.setdefault(_bucket(layout.wheel.name), []).append(layout)
+    for layout in ordered:
+        if layout.wheel.filename not in names:
+            buckets.setdefault(_bucket(layout.wheel.name), []).append(layout)
     return (
         LayerPlan(title="environment"),
-        *(LayerPlan(title=f"{layout.wheel.name} {layout.wheel.version}", layouts=(layout,)) for layout in placed),
-        *(_bucket_plan(buckets[number]) for number in sorted(buckets)),
+        *(_plan([layout]) for layout in large),
+        *(_plan(buckets[number]) for number in sorted(buckets)),
+        *(_plan([layout]) for layout in pinned),
         *([LayerPlan(title="recipe and lock", papers=papers)] if papers else []),
     )
+
+
+def _turn(layout: WheelLayout) -> tuple[bool, int]:
+    python = any(file.path.endswith(".py") for file in layout.files)
+    return python, -layout.size if python else layout.size
 
 
 def _bucket(name: str) -> int:
     return int.from_bytes(hashlib.sha256(canonicalize_name(name).encode()).digest()[:4]) % BUCKETS
 
 
-def _bucket_plan(layouts: list[WheelLayout]) -> LayerPlan:
+def _plan(layouts: list[WheelLayout]) -> LayerPlan:
     ordered = sorted(layouts, key=lambda layout: layout.wheel.name)
     title = ", ".join(f"{layout.wheel.name} {layout.wheel.version}" for layout in ordered)
     return LayerPlan(title=title, layouts=tuple(ordered))

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from builder.build.bytecode import byte_code_files, byte_code_key, compile_wheels
+from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.compression import COMPRESSIONS, GZIP, Compression, CompressionName
 from builder.build.image import ImageSettings, Layer, assemble, chain_ids, load_image
+from builder.build.making import LayerJob, Making, first_large, keep_layer, kept_layer
 from builder.build.papers import papers_key
-from builder.build.tarlayer import Blob, File, Folder, Link, compress_tar, write_layer
-from builder.build.wheelfile import record_of
+from builder.build.tarlayer import Blob, compress_tar
 from builder.document import key_of
-from builder.errors import BuildFailedError
-from builder.process import begin_worker
 from builder.registry.share import NO_SHARE, Shared
-from builder.store import Store, prove_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from builder.build.ahead import Ahead
     from builder.build.layerplan import LayerPlan
-    from builder.build.tarlayer import Entry
     from builder.build.venv import Venv
     from builder.engine import Engine
     from builder.lock.model import LockedImage
     from builder.registry.share import Sharing
+    from builder.store import Store
 
-LAYOUT = 2  # raise when the same wheels shall become other layers
+LAYOUT = 3  # raise when the same wheels shall become other layers
 SHARED = Shared(kind="layer", fields={"digest": str, "size": int, "diff_id": str, "unpacked": int}, file="digest")
-PARALLEL = 50_000_000  # bytes: below, starting processes takes longer than the work
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +54,7 @@ def make_base_layer(rootfs_sha256: str, *, store: Store, compression: Compressio
     """Return the layer of a root filesystem, an uncompressed tar in the store: its diff id is the tar's sha256."""
     key = base_layer_key(rootfs_sha256, compression)
     with store.exclusive(f"layer-{key}"):
-        blob = _kept(key, store)
+        blob = kept_layer(key, store)
         if blob is None:
             with store.scratch() as scratch, store.path(rootfs_sha256).open("rb") as tar:
                 with (scratch / "layer").open("wb") as out:
@@ -69,7 +62,7 @@ def make_base_layer(rootfs_sha256: str, *, store: Store, compression: Compressio
                 seen = blob.diff_id.removeprefix("sha256:")
                 if seen != rootfs_sha256:
                     raise store.damaged(rootfs_sha256, seen)
-                _keep(key, blob, scratch / "layer", store)
+                keep_layer(key, blob, scratch / "layer", store)
     return Layer(title="base", blob=blob, media_type=compression.media_type)
 
 
@@ -99,39 +92,43 @@ def make_layers(
     store: Store,
     on_progress: Callable[[str], None],
     share: Sharing = NO_SHARE,
-    on_finished: Callable[[tuple[Layer, ...]], None] = lambda _layers: None,
+    ahead: Ahead | None = None,
 ) -> tuple[Layer, ...]:
-    """Make the planned layers, in parallel over the cores, or find them in the store or where they are shared.
+    """Make the planned layers, several at once, or find them in the store or where they are shared.
 
-    `base` are the layers with the Python that compiles byte code; `on_finished` sees the base with all layers up to the
-    first that is not made yet, each time that there are more. Raises BuildFailedError.
+    `base` are the layers with the Python that compiles byte code; `ahead` sends large layers to the engine while they
+    are made. Raises BuildFailedError.
     """
     keyed = [(plan, layer_key(plan, terms)) for plan in plans]
-    share.fetch_results(SHARED, [key for _, key in keyed if _kept(key, store) is None])
-    missing = [(plan, key) for plan, key in keyed if _kept(key, store) is None]
-    wheels = {layout.wheel.sha256 for plan, _ in missing for layout in plan.layouts}
-    prove_all(store, [sha256 for sha256 in wheels if store.has(sha256)])
-    byte_code = compile_wheels(
-        [layout for plan, _ in missing for layout in plan.layouts],
-        venv=terms.venv,
-        python=terms.python,
-        base_image=lambda: load_base(base, epoch=terms.epoch, engine=engine, store=store),
-        engine=engine,
-        store=store,
-        on_progress=on_progress,
-    )
-    finished = list(base)
-    for _ in _run_jobs([_job(plan, key, terms, byte_code, store) for plan, key in missing], on_progress):
-        for plan, key in keyed[len(finished) - len(base) :]:
-            blob = _kept(key, store)
-            if blob is None:
-                break
-            finished.append(Layer(title=plan.title, blob=blob, media_type=terms.codec.media_type))
-        on_finished(tuple(finished))
-    share.share_results(SHARED, [key for _, key in missing])
-    return tuple(
-        Layer(title=plan.title, blob=_made(plan, key, store), media_type=terms.codec.media_type) for plan, key in keyed
-    )
+    share.fetch_results(SHARED, [key for _, key in keyed if kept_layer(key, store) is None])
+    numbered = [LayerJob(number=len(base) + place, plan=plan, key=key) for place, (plan, key) in enumerate(keyed)]
+    jobs = [job for job in numbered if kept_layer(job.key, store) is None]
+
+    def base_image() -> str:
+        return load_base(base, epoch=terms.epoch, engine=engine, store=store)
+
+    def compile_them(on_compiled: Callable[[str, Path], None]) -> None:
+        compile_wheels(
+            [layout for job in jobs for layout in job.plan.layouts],
+            venv=terms.venv,
+            python=terms.python,
+            base_image=base_image,
+            engine=engine,
+            store=store,
+            on_progress=on_progress,
+            on_compiled=on_compiled,
+        )
+
+    making = Making(terms, store, ahead)
+    if ahead is not None and (sent := first_large(jobs)):
+        below = tuple(making.layer(job) for job in numbered[: sent[0].number - len(base)])
+        if not below:
+            base_image()
+        ahead.begin((*base, *below), len(sent))
+    if jobs:
+        making.run(jobs, compile_them, on_progress)
+    share.share_results(SHARED, [job.key for job in jobs])
+    return tuple(making.layer(job) for job in numbered)
 
 
 def base_reference(base: tuple[Layer, ...]) -> str:
@@ -141,12 +138,12 @@ def base_reference(base: tuple[Layer, ...]) -> str:
 
 def find_base_layer(rootfs_sha256: str, store: Store, compression: Compression = GZIP) -> Blob | None:
     """Return the layer of a root filesystem if it was made before."""
-    return _kept(base_layer_key(rootfs_sha256, compression), store)
+    return kept_layer(base_layer_key(rootfs_sha256, compression), store)
 
 
 def find_layers(plans: Iterable[LayerPlan], terms: LayerTerms, store: Store) -> tuple[Blob | None, ...]:
     """Return the planned layers that were made before, in order."""
-    return tuple(_kept(layer_key(plan, terms), store) for plan in plans)
+    return tuple(kept_layer(layer_key(plan, terms), store) for plan in plans)
 
 
 def load_base(base: tuple[Layer, ...], *, epoch: int, engine: Engine, store: Store) -> str:
@@ -186,95 +183,3 @@ def layer_key(plan: LayerPlan, terms: LayerTerms) -> str:
             **({"papers": papers_key(plan.papers)} if plan.papers else {}),
         }
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _LayerJob:
-    """All that another process needs to make a layer."""
-
-    plan: LayerPlan
-    key: str
-    terms: LayerTerms
-    byte_code: dict[str, Path]
-    store: Path
-
-
-def _job(plan: LayerPlan, key: str, terms: LayerTerms, byte_code: dict[str, Path], store: Store) -> _LayerJob:
-    own = {layout.wheel.sha256 for layout in plan.layouts}
-    needed = {wheel: path for wheel, path in byte_code.items() if wheel in own}
-    return _LayerJob(plan=plan, key=key, terms=terms, byte_code=needed, store=store.root)
-
-
-def _run_jobs(jobs: list[_LayerJob], on_progress: Callable[[str], None]) -> Iterator[str]:
-    # The largest first, so that no core waits at the end for one that began late; but what is no wheel, in a moment.
-    ordered = sorted(jobs, key=lambda job: (bool(job.plan.layouts), -_size(job)))
-    titles = _in_parallel(ordered) if sum(map(_size, jobs)) >= PARALLEL else map(_make_layer, ordered)
-    for number, title in enumerate(titles, start=1):
-        on_progress(f"layer of {title} ({number} of {len(jobs)})")
-        yield title
-
-
-def _size(job: _LayerJob) -> int:
-    return sum(layout.size for layout in job.plan.layouts)
-
-
-def _in_parallel(jobs: list[_LayerJob]) -> Iterator[str]:
-    """Make layers in processes of their own, started afresh: this one may have threads, which do not survive a fork."""
-    workers = min(len(os.sched_getaffinity(0)), len(jobs))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, begin_worker, (os.getpid(),)) as pool:
-        try:
-            for future in as_completed([pool.submit(_make_layer, job) for job in jobs]):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise BuildFailedError(
-                "a process that wrote a layer was killed", remedy="look for the kernel's out-of-memory messages: dmesg"
-            ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _make_layer(job: _LayerJob) -> str:
-    store, terms = Store(job.store), job.terms
-    with store.exclusive(f"layer-{job.key}"):
-        if _kept(job.key, store) is None:  # else another build made it while this one waited
-            with store.scratch() as scratch:
-                with (scratch / "layer").open("wb") as out:
-                    entries = entries_of(job.plan, terms.venv, job.byte_code)
-                    blob = write_layer(entries, epoch=terms.epoch, out=out, compression=terms.codec)
-                _keep(job.key, blob, scratch / "layer", store)
-    return job.plan.title
-
-
-def entries_of(plan: LayerPlan, venv: Venv, byte_code: dict[str, Path]) -> list[Entry]:
-    """Return what a layer holds: papers, the environment's own files, or those of wheels with byte code and RECORD."""
-    if plan.papers:
-        return list(plan.papers)
-    if not plan.layouts:
-        settings = File(path=f"{venv.prefix}/pyvenv.cfg", size=len(venv.settings), content=venv.settings)
-        links = [Link(path=path, target=target) for path, target in venv.links.items()]
-        return [settings, *links, Folder(path=venv.site_packages)]
-    entries: list[Entry] = []
-    for layout in plan.layouts:
-        compiled = byte_code_files(layout, venv, byte_code.get(layout.wheel.sha256))
-        entries += [*layout.files, *compiled, record_of(layout, venv, [file.path for file in compiled])]
-    return entries
-
-
-def _kept(key: str, store: Store) -> Blob | None:
-    record = store.result("layer", key)
-    if record is None or not store.has(record["digest"].removeprefix("sha256:")):
-        return None
-    return Blob(**record)
-
-
-def _made(plan: LayerPlan, key: str, store: Store) -> Blob:
-    blob = _kept(key, store)
-    if blob is None:
-        raise BuildFailedError(f"the layer of {plan.title} left the store while it was needed", remedy="run it again")
-    return blob
-
-
-def _keep(key: str, blob: Blob, path: Path, store: Store) -> None:
-    store.keep(path, blob.digest.removeprefix("sha256:"))
-    store.keep_result("layer", key, asdict(blob))

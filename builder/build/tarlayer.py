@@ -5,25 +5,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import posixpath
+import struct
 import tarfile
 import zipfile
+from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from builder.build.compression import GZIP
-from builder.build.zipmember import DAMAGED_MEMBER, read_member
+from builder.build.zipmember import DAMAGED_MEMBER, is_deflated, read_deflated, read_member
 from builder.errors import BuildFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
-    from builder.build.compression import Compression
+    from builder.build.compression import Compression, Packer
 
 BLOCK = 1 << 20
+KEPT = 1 << 16  # packed bytes of a file: smaller ones are packed better, and faster, together with their neighbours
 _END = bytes(2 * tarfile.BLOCKSIZE)
+_GZIP_BEGIN = bytes([0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF])  # RFC 1952, 2.3: deflate, no name, no time, no system
+_GZIP_END = struct.Struct("<II")  # CRC-32 and size modulo 2**32 of the plain bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,37 +82,67 @@ class Blob:
     unpacked: int
 
 
-@dataclass
-class _Compressor:
-    """Hashes a stream, compresses it in blocks of one size, hashes the result and writes it."""
+class LayerTar:
+    """The tar of a layer, written in one pass: it says how long it is, then gives its pieces while they are packed.
 
-    out: BinaryIO
-    compression: Compression
-    _plain: hashlib._Hash = field(default_factory=hashlib.sha256)
-    _packed: hashlib._Hash = field(default_factory=hashlib.sha256)
-    _block: bytearray = field(default_factory=lambda: bytearray(BLOCK))
-    _filled: int = 0
-    _unpacked: int = 0
-    _size: int = 0
+    `blob` is the written layer.
+    """
 
-    def __post_init__(self) -> None:
-        self._packer = self.compression.packer()
+    blob: Blob
 
-    def write(self, data: bytes) -> None:
-        """Take the next bytes. Blocks of one size make the result a function of the stream alone."""
-        left = memoryview(data)
-        while left:
-            piece = left[: BLOCK - self._filled]
-            self._block[self._filled : self._filled + len(piece)] = piece
-            self._filled += len(piece)
-            left = left[len(piece) :]
-            if self._filled == BLOCK:
-                self._take()
+    def __init__(self, entries: Iterable[Entry], *, epoch: int) -> None:
+        """Take the entries; `epoch`, in seconds since 1970, is the time of every one."""
+        self._members = [(entry, _header(entry, epoch)) for entry in with_parents(entries)]
 
-    def finish(self) -> Blob:
-        """Write what is left and return the digests."""
-        self._take()
-        self._put(self._packer.flush())
+    @property
+    def size(self) -> int:
+        """Bytes of the tar."""
+        return len(_END) + sum(len(header) + _padded(_size(entry)) for entry, header in self._members)
+
+    def write(self, out: BinaryIO, compression: Compression = GZIP) -> Iterator[bytes]:
+        """Write the packed layer to `out`, and yield the plain tar piece by piece as that goes on.
+
+        Raises BuildFailedError if a file inside an archive is damaged or is not what its RECORD says.
+        """
+        packing = _Packing(out, compression)
+        with ExitStack() as stack:
+            archives = _Archives(stack)
+            for entry, header in self._members:
+                yield from packing.add(header)
+                if isinstance(entry, File):
+                    yield from archives.copy(entry, packing)
+                    yield from packing.add(bytes(_padded(entry.size) - entry.size))
+        yield from packing.add(_END)
+        yield from packing.end()
+        self.blob = packing.blob
+
+
+def write_layer(entries: Iterable[Entry], *, epoch: int, out: BinaryIO, compression: Compression = GZIP) -> Blob:
+    """Write the entries as a layer to `out`, as `LayerTar` does."""
+    tar = LayerTar(entries, epoch=epoch)
+    deque(tar.write(out, compression), maxlen=0)
+    return tar.blob
+
+
+class _Packing:
+    """A stream on its way into a layer: hashed, packed, hashed again and written.
+
+    What comes in pieces is packed in blocks of one size, which makes the result a function of the stream alone. What
+    is deflated already is written as it is, as a member of its own of the gzip file (RFC 1952, 2.2).
+    """
+
+    def __init__(self, out: BinaryIO, compression: Compression) -> None:
+        self._out = out
+        self._compression = compression
+        self._plain, self._packed = hashlib.sha256(), hashlib.sha256()
+        self._unpacked = self._size = 0
+        self._packer: Packer | None = None
+        self._waiting: list[bytes] = []  # less than a block together
+        self._length = 0
+
+    @property
+    def blob(self) -> Blob:
+        """The digests and sizes of what was written."""
         return Blob(
             digest=f"sha256:{self._packed.hexdigest()}",
             size=self._size,
@@ -115,43 +150,68 @@ class _Compressor:
             unpacked=self._unpacked,
         )
 
-    def _take(self) -> None:
-        with memoryview(self._block)[: self._filled] as block:
-            self._plain.update(block)
-            self._put(self._packer.compress(block))
-        self._unpacked += self._filled
-        self._filled = 0
+    def keeps(self, info: zipfile.ZipInfo) -> bool:
+        """Whether a member of a zip archive is written as it is deflated there."""
+        return self._compression.keeps_deflated and info.compress_size >= KEPT and is_deflated(info)
+
+    def add(self, data: bytes) -> Sequence[bytes]:
+        """Take the next bytes; return the blocks that are full now."""
+        self._waiting.append(data)
+        self._length += len(data)
+        if self._length < BLOCK:
+            return ()
+        joined = b"".join(self._waiting)
+        full = self._length - self._length % BLOCK
+        self._waiting, self._length = [joined[full:]], self._length - full
+        blocks = [joined[place : place + BLOCK] for place in range(0, full, BLOCK)]
+        for block in blocks:
+            self._pack(block)
+        return blocks
+
+    def end(self) -> Sequence[bytes]:
+        """End what is packed here; return what was still waiting."""
+        last = b"".join(self._waiting)
+        self._waiting, self._length = [], 0
+        if last:
+            self._pack(last)
+        if self._packer is not None:
+            self._put(self._packer.flush())
+            self._packer = None
+        return (last,) if last else ()
+
+    def keep(self, pieces: Iterable[tuple[bytes, bytes]], info: zipfile.ZipInfo) -> Iterator[bytes]:
+        """Take a member of a zip archive as pairs of packed and plain bytes; yield the plain ones."""
+        yield from self.end()
+        self._put(_GZIP_BEGIN)
+        for packed, plain in pieces:
+            self._see(plain)
+            self._put(packed)
+            yield plain
+        self._put(_GZIP_END.pack(info.CRC, info.file_size % (1 << 32)))
+
+    def _pack(self, block: bytes) -> None:
+        self._see(block)
+        if self._packer is None:
+            self._packer = self._compression.packer()
+        self._put(self._packer.compress(block))
+
+    def _see(self, plain: bytes) -> None:
+        self._plain.update(plain)
+        self._unpacked += len(plain)
 
     def _put(self, data: bytes) -> None:
         self._packed.update(data)
         self._size += len(data)
-        self.out.write(data)
-
-
-def write_layer(entries: Iterable[Entry], *, epoch: int, out: BinaryIO, compression: Compression = GZIP) -> Blob:
-    """Write the entries as a layer to `out`; `epoch`, in seconds since 1970, is the time of every entry.
-
-    Raises BuildFailedError if a file inside an archive is damaged or is not what its RECORD says.
-    """
-    compressor = _Compressor(out, compression)
-    with ExitStack() as stack:
-        archives = _Archives(stack)
-        for entry in with_parents(entries):
-            compressor.write(_header(entry, epoch))
-            if isinstance(entry, File):
-                for chunk in archives.content(entry):
-                    compressor.write(chunk)
-                compressor.write(bytes(-entry.size % tarfile.BLOCKSIZE))
-    compressor.write(_END)
-    return compressor.finish()
+        self._out.write(data)
 
 
 def compress_tar(tar: BinaryIO, out: BinaryIO, compression: Compression = GZIP) -> Blob:
     """Write a finished tar as a layer to `out`."""
-    compressor = _Compressor(out, compression)
+    packing = _Packing(out, compression)
     while chunk := tar.read(BLOCK):
-        compressor.write(chunk)
-    return compressor.finish()
+        packing.add(chunk)
+    packing.end()
+    return packing.blob
 
 
 def with_parents(entries: Iterable[Entry]) -> list[Entry]:
@@ -164,6 +224,14 @@ def with_parents(entries: Iterable[Entry]) -> list[Entry]:
             folder = posixpath.dirname(folder)
         found[entry.path] = entry
     return sorted(found.values(), key=lambda entry: entry.path.encode())
+
+
+def _padded(size: int) -> int:
+    return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+
+def _size(entry: Entry) -> int:
+    return entry.size if isinstance(entry, File) else 0
 
 
 def _header(entry: Entry, epoch: int) -> bytes:
@@ -186,35 +254,44 @@ class _Archives:
         self._stack = stack
         self._open: dict[Path, zipfile.ZipFile] = {}
 
-    def content(self, file: File) -> Iterator[bytes]:
-        """Yield the bytes of a file, exactly as many as its size says."""
+    def copy(self, file: File, packing: _Packing) -> Iterator[bytes]:
+        """Put the bytes of a file, exactly as many as its size says, into a layer; yield them as `_Packing` does."""
         if isinstance(file.content, bytes):
-            yield file.content
+            yield from packing.add(file.content)
             return
+        member = file.content
         try:
-            yield from self._member(file.content, file.size)
+            archive = self._zip(member.archive)
+            info = archive.getinfo(member.name)
+            if packing.keeps(info):
+                yield from packing.keep(_proven(read_deflated(archive, info), member, file.size), info)
+                return
+            for _, piece in _proven(((b"", piece) for piece in read_member(archive, info)), member, file.size):
+                yield from packing.add(piece)
         except DAMAGED_MEMBER as error:
-            raise BuildFailedError(f"{file.content.origin}: {file.content.name} is damaged: {error}") from error
-
-    def _member(self, member: Member, size: int) -> Iterator[bytes]:
-        algorithm, _, expected = (member.hash or "sha256=").partition("=")
-        digest = hashlib.new(algorithm)
-        seen = 0
-        for chunk in read_member(self._zip(member.archive), member.name):
-            digest.update(chunk)
-            seen += len(chunk)
-            yield chunk
-        if seen != size or (expected and expected != record_digest(digest.digest())):
-            raise BuildFailedError(
-                f"{member.origin}: {member.name} is not the file that the wheel's RECORD lists",
-                remedy="the wheel is broken or was changed after it was built: take another release of it",
-                evidence=(f"RECORD: {member.hash}", f"seen:   {algorithm}={record_digest(digest.digest())}"),
-            )
+            raise BuildFailedError(f"{member.origin}: {member.name} is damaged: {error}") from error
 
     def _zip(self, path: Path) -> zipfile.ZipFile:
         if path not in self._open:
             self._open[path] = self._stack.enter_context(zipfile.ZipFile(path))
         return self._open[path]
+
+
+def _proven(pieces: Iterable[tuple[bytes, bytes]], member: Member, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """Pass pairs of packed and plain bytes on; at the end the plain ones must be what the RECORD says."""
+    algorithm, _, expected = (member.hash or "sha256=").partition("=")
+    digest = hashlib.new(algorithm)
+    seen = 0
+    for packed, plain in pieces:
+        digest.update(plain)
+        seen += len(plain)
+        yield packed, plain
+    if seen != size or (expected and expected != record_digest(digest.digest())):
+        raise BuildFailedError(
+            f"{member.origin}: {member.name} is not the file that the wheel's RECORD lists",
+            remedy="the wheel is broken or was changed after it was built: take another release of it",
+            evidence=(f"RECORD: {member.hash}", f"seen:   {algorithm}={record_digest(digest.digest())}"),
+        )
 
 
 def record_digest(digest: bytes) -> str:

@@ -7,34 +7,27 @@ import csv
 import hashlib
 import io
 import posixpath
+import re
 import stat
-import warnings
 import zipfile
-import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-import installer
-from installer.destinations import WheelDestination
 from installer.exceptions import InstallerError
 from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
 from installer.sources import WheelFile
-from installer.utils import canonicalize_name, fix_shebang
+from installer.utils import SCHEME_NAMES, canonicalize_name, fix_shebang, parse_entrypoints, parse_metadata_file
 
 from builder.build.hostile import BROKEN, check_members, check_places
 from builder.build.tarlayer import File, Member, record_digest
+from builder.build.zipmember import DAMAGED_MEMBER
 from builder.errors import BuildFailedError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-    from typing import BinaryIO
-
-    from installer.scripts import ScriptSection
-    from installer.sources import WheelContentElement
-    from installer.utils import Scheme
 
     from builder.build.venv import Venv
 
@@ -49,13 +42,16 @@ if __name__ == '__main__':
     sys.exit({call}())
 """
 HASHES = frozenset({"sha256", "sha384", "sha512"})
+_LISTED = re.compile(rf"(?:{'|'.join(sorted(HASHES))})=[^,]*,\d{{1,20}}")
 _REPLACED = ("RECORD", "RECORD.jws", "RECORD.p7s")  # a new RECORD is written, which the old signatures do not sign
 # A package's own build backend (PEP 517, `backend-path`) that its wheel carries by mistake: nothing imports it after
 # the build, and packages that do so differ in it. The same is left out in compile_installed.py.
 BUILD_BACKEND = "build_backend.py"
-_LIBRARY_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
+# A folder whose sources come without byte code: nothing imports packages' tests when a model is served, and Python
+# compiles them in memory where something does. The same in compile_installed.py.
+TESTS = "/tests/"
+_LIBRARY_ERRORS: tuple[type[Exception], ...] = (
+    *DAMAGED_MEMBER,
     NotImplementedError,  # zipfile: a compression that it does not know
     InstallerError,
     InvalidRecordEntry,
@@ -96,9 +92,10 @@ class WheelLayout:
         return sum(file.size for file in self.files)
 
     def sources(self, venv: Venv) -> tuple[File, ...]:
-        """Return the files that Python can import and that come with byte code."""
+        """Return the files that come with byte code: those that Python can import, but for packages' tests."""
         inside = venv.site_packages + "/"
-        return tuple(file for file in self.files if file.path.startswith(inside) and file.path.endswith(".py"))
+        found = (file for file in self.files if file.path.startswith(inside) and file.path.endswith(".py"))
+        return tuple(file for file in found if TESTS not in file.path.removeprefix(venv.site_packages))
 
 
 def read_layout(wheel: WheelInput, venv: Venv) -> WheelLayout:
@@ -116,8 +113,9 @@ def read_layout(wheel: WheelInput, venv: Venv) -> WheelLayout:
 
 def record_of(layout: WheelLayout, venv: Venv, byte_code: Iterable[str]) -> File:
     """Return the RECORD of an installed wheel; byte code is listed without hash, as pip does."""
-    rows = [(_relative(file.path, venv), record_hash(file), str(file.size)) for file in layout.files]
-    rows += [(_relative(path, venv), "", "") for path in (*byte_code, layout.record)]
+    site = venv.site_packages
+    rows = [(_relative(file.path, site), record_hash(file), str(file.size)) for file in layout.files]
+    rows += [(_relative(path, site), "", "") for path in (*byte_code, layout.record)]
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(sorted(rows))
     data = text.getvalue().encode()
@@ -130,138 +128,134 @@ def _first(error: Exception) -> str:
 
 
 def _lay_out(wheel: WheelInput, archive: zipfile.ZipFile, venv: Venv) -> WheelLayout:
-    source = _Source(wheel, archive)
-    source.validate_record(validate_contents=False)
-    destination = _Destination(source, venv)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # byte code in a wheel: left out, and compiled anew
-        installer.install(source, destination, {"INSTALLER": INSTALLER})
-    files = tuple(sorted(destination.files.values(), key=lambda file: file.path.encode()))
-    check_places(wheel.filename, files, venv)
-    left_out = tuple({BUILD_BACKEND} & set(archive.namelist()))
-    return WheelLayout(wheel=wheel, files=files, record=destination.record, left_out=left_out)
-
-
-class _Unread(io.BytesIO):
-    """Stands for the bytes of a wheel's file, which are read when the layer is written."""
-
-    def __init__(self, member: Member, size: int) -> None:
-        super().__init__()
-        self.member = member
-        self.size = size
+    source = _Source(wheel, archive, venv)
+    source.check_record()
+    source.check_version()
+    files = {file.path: file for file in source.scripts()}
+    for file in source.contents():
+        if files.setdefault(file.path, file) is not file:
+            raise ValueError(f"two files of it want to be {file.path}")
+    metadata = f"{venv.site_packages}/{source.dist_info_dir}"
+    made_by = File(path=f"{metadata}/INSTALLER", size=len(INSTALLER), content=INSTALLER)
+    record = f"{metadata}/RECORD"
+    if record in files:
+        raise ValueError(f"two files of it want to be {record}")
+    ordered = tuple(sorted((files | {made_by.path: made_by}).values(), key=lambda file: file.path.encode()))
+    check_places(wheel.filename, ordered, venv)
+    left_out = tuple({BUILD_BACKEND} & source.names)
+    return WheelLayout(wheel=wheel, files=ordered, record=record, left_out=left_out)
 
 
 class _Source(WheelFile):
-    """The wheel as `installer` reads it, without opening its files."""
+    """The wheel as `installer` reads it, and where its files go, without opening them."""
 
-    def __init__(self, wheel: WheelInput, archive: zipfile.ZipFile) -> None:
+    def __init__(self, wheel: WheelInput, archive: zipfile.ZipFile, venv: Venv) -> None:
         archive.filename = wheel.filename  # the store names files by their hash; `installer` wants the wheel's name
         super().__init__(archive)
-        self.archive = archive
-        self.path = wheel.path
-        self.name = wheel.filename
+        self._wheel = wheel
+        self._archive = archive
+        self._venv = venv
+        self.names = frozenset(archive.namelist())
 
     @cached_property
     def data_dir(self) -> str:
         """Name of the folder with the files of other schemes, however the wheel spells its own name."""
-        tops = {info.filename.split("/", 1)[0] for info in self.archive.infolist()}
+        tops = {name.split("/", 1)[0] for name in self.names}
         own = canonicalize_name(self.distribution)
         found = [top for top in sorted(tops) if top.endswith(".data") and canonicalize_name(top).startswith(f"{own}-")]
         return found[0] if len(found) == 1 else super().data_dir
 
-    def get_contents(self) -> Iterator[WheelContentElement]:
-        """Yield each file with its RECORD line, without its bytes, but for RECORD and what is left out."""
+    def check_record(self) -> None:
+        """Refuse a RECORD that does not fit the wheel."""
+        with suppress(Exception):  # what cannot be read is met again below
+            if self._is_recorded():
+                return
+        self.validate_record(validate_contents=False)  # slow: it says what is wrong, or nothing if it is only uncommon
+
+    def check_version(self) -> None:
+        """Refuse a wheel of a format that is not known."""
+        version = parse_metadata_file(self.read_dist_info("WHEEL"))["Wheel-Version"]
+        if not (version and version.startswith("1.")):
+            raise ValueError(f"its Wheel-Version is {version}, and only 1.x is known")
+
+    def scripts(self) -> Iterator[File]:
+        """Yield the scripts of the entry points; on Linux one of a window is like any other."""
+        if f"{self.dist_info_dir}/entry_points.txt" not in self.names:
+            return
+        for name, module, call, _ in parse_entrypoints(self.read_dist_info("entry_points.txt")):
+            if not name or "/" in name or name in {".", ".."} or not name.isprintable():
+                raise ValueError(f"entry_points.txt asks for a script called {name!r}")
+            data = ENTRY_POINT.format(
+                interpreter=self._venv.interpreter, module=module, name=call.split(".", maxsplit=1)[0], call=call
+            ).encode()
+            yield File(path=f"{self._folder('scripts')}/{name}", size=len(data), content=data, mode=0o755)
+
+    def contents(self) -> Iterator[File]:
+        """Yield each file where it goes, but for RECORD, byte code (compiled anew) and what is left out."""
+        site, data = self._venv.site_packages, f"{self.data_dir}/"
         skipped = {BUILD_BACKEND, *(f"{self.dist_info_dir}/{name}" for name in _REPLACED)}
-        rows = {row[0]: row for row in parse_record_file(self.read_dist_info("RECORD").splitlines())}
-        for info in self.archive.infolist():
-            if info.is_dir() or info.filename in skipped:
+        for info in self._archive.infolist():
+            name = info.filename
+            if info.is_dir() or name in skipped:
                 continue
-            row = rows[info.filename]
-            if row[1].partition("=")[0] not in HASHES:
-                raise ValueError(f"RECORD has no strong hash of {info.filename}")
-            mode = info.external_attr >> 16
-            executable = stat.S_ISREG(mode) and bool(mode & 0o111)
-            place = Member(archive=self.path, origin=self.name, name=info.filename, hash=row[1])
-            yield row, _Unread(place, info.file_size), executable
+            listed = self._rows[name][1]
+            if listed.partition("=")[0] not in HASHES:
+                raise ValueError(f"RECORD has no strong hash of {name}")
+            if "/__pycache__/" in f"/{name}":
+                continue
+            content = Member(archive=self._wheel.path, origin=self._wheel.filename, name=name, hash=listed)
+            if f"{name}/".startswith(data):
+                yield self._of_scheme(name.removeprefix(data), content, info)
+            else:
+                yield File(path=f"{site}/{name}", size=info.file_size, content=content, mode=_mode(info))
 
-
-class _Destination(WheelDestination):
-    """Notes where `installer` puts each file."""
-
-    def __init__(self, source: _Source, venv: Venv) -> None:
-        self.files: dict[str, File] = {}
-        self.record = ""
-        self._source = source
-        self._venv = venv
-
-    def write_script(
-        self,
-        name: str,
-        module: str,
-        attr: str,
-        section: ScriptSection,  # noqa: ARG002 - `installer` gives it
-    ) -> RecordEntry:
-        """Note the script of an entry point; on Linux one of a window is like any other."""
-        if not name or "/" in name or name in {".", ".."} or not name.isprintable():
-            raise ValueError(f"entry_points.txt asks for a script called {name!r}")
-        data = ENTRY_POINT.format(
-            interpreter=self._venv.interpreter, module=module, name=attr.split(".", maxsplit=1)[0], call=attr
-        ).encode()
-        return self._place("scripts", name, data, len(data), executable=True)
-
-    def write_file(
-        self,
-        scheme: Scheme,
-        path: str | os.PathLike[str],
-        stream: BinaryIO,
-        is_executable: bool,  # noqa: FBT001 - `installer` calls it so
-    ) -> RecordEntry:
-        """Note a file of the wheel, or one that `installer` adds."""
-        if not isinstance(stream, _Unread):
-            data = stream.read()
-            return self._place(scheme, str(path), data, len(data), executable=False)
+    def _of_scheme(self, inside: str, content: Member, info: zipfile.ZipInfo) -> File:
+        """Return a file of the data folder, which is sorted into folders by install scheme, where it goes."""
+        scheme, _, path = inside.partition("/")
+        if scheme not in SCHEME_NAMES or not path:
+            raise ValueError(f"{info.filename} is not inside the folder of an install scheme")
+        target = f"{self._folder(scheme)}/{path}"
         if scheme != "scripts":
-            return self._place(scheme, str(path), stream.member, stream.size, executable=is_executable)
-        content = self._script(stream)
-        size = len(content) if isinstance(content, bytes) else stream.size
-        return self._place(scheme, str(path), content, size, executable=True)
+            return File(path=target, size=info.file_size, content=content, mode=_mode(info))
+        script = self._script(content)
+        size = len(script) if isinstance(script, bytes) else info.file_size
+        return File(path=target, size=size, content=script, mode=0o755)
 
-    def finalize_installation(
-        self,
-        scheme: Scheme,
-        record_file_path: str,
-        records: Iterable[tuple[Scheme, RecordEntry]],  # noqa: ARG002 - `installer` gives it
-    ) -> None:
-        """Note where the RECORD goes."""
-        self.record = self._resolve(scheme, record_file_path)
-        if self.record in self.files:
-            raise ValueError(f"two files of it want to be {self.record}")
-
-    def _script(self, stream: _Unread) -> Member | bytes:
+    def _script(self, member: Member) -> Member | bytes:
         """Return a script as it is, or with the environment's interpreter in its first line if it says `#!python`."""
-        with self._source.archive.open(stream.member.name) as file:
+        with self._archive.open(member.name) as file:
             if file.read(8) != b"#!python":
-                return stream.member
-        data = self._source.archive.read(stream.member.name)
-        if not RecordEntry.from_elements("-", stream.member.hash or "", "").validate_stream(io.BytesIO(data)):
-            raise ValueError(f"{stream.member.name} is not the file that RECORD lists")
+                return member
+        data = self._archive.read(member.name)
+        if not RecordEntry.from_elements("-", member.hash or "", "").validate_stream(io.BytesIO(data)):
+            raise ValueError(f"{member.name} is not the file that RECORD lists")
         with fix_shebang(io.BytesIO(data), self._venv.interpreter) as changed:
             return changed.read()
 
-    def _place(self, scheme: str, path: str, content: Member | bytes, size: int, *, executable: bool) -> RecordEntry:
-        target = self._resolve(scheme, path)
-        generated = isinstance(content, bytes)
-        if target in self.files and not generated:
-            raise ValueError(f"two files of it want to be {target}")
-        self.files[target] = File(path=target, size=size, content=content, mode=0o755 if executable else 0o644)
-        return RecordEntry(path, None, size)
+    def _folder(self, scheme: str) -> str:
+        return self._venv.scheme(scheme, self.distribution)
 
-    def _resolve(self, scheme: str, path: str) -> str:
-        return posixpath.join(self._venv.scheme(scheme, self._source.distribution), path)
+    @cached_property
+    def _rows(self) -> dict[str, tuple[str, str, str]]:
+        return {row[0]: row for row in parse_record_file(self.read_dist_info("RECORD").splitlines())}
+
+    def _is_recorded(self) -> bool:
+        """Whether RECORD lists every file in the common way: by hash and size, but itself bare and no signature."""
+        record, *signatures = (f"{self.dist_info_dir}/{name}" for name in _REPLACED)
+        files = {name for name in self.names if not name.endswith("/")} - {record, *signatures}
+        listed = {path for path, *line in self._rows.values() if _LISTED.fullmatch(",".join(line))}
+        bare = self._rows.get(record) == (record, "", "") and self._rows.keys().isdisjoint(signatures)
+        return bare and files <= listed
 
 
-def _relative(path: str, venv: Venv) -> str:
-    return posixpath.relpath(path, venv.site_packages)
+def _mode(info: zipfile.ZipInfo) -> Literal[0o644, 0o755]:
+    mode = info.external_attr >> 16
+    return 0o755 if stat.S_ISREG(mode) and mode & 0o111 else 0o644
+
+
+def _relative(path: str, site_packages: str) -> str:
+    inside = path.removeprefix(f"{site_packages}/")
+    return inside if inside != path else posixpath.relpath(path, site_packages)
 
 
 def record_hash(file: File) -> str:

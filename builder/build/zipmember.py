@@ -1,4 +1,7 @@
-"""A member of a zip archive, read in pieces: inflated by isal, which takes less than half of zlib's time."""
+"""A member of a zip archive, read in pieces: inflated by isal, which takes less than half of zlib's time.
+
+A deflated member can be had with its packed bytes, which another archive takes over as they are.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-PIECE = 1 << 20
+PIECE = 1 << 18  # bytes: what was inflated is still in the cache of the processor when it is hashed
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # APPNOTE 4.3.7: signature, …, lengths of the name and of the extra field
 _SIGNATURE = b"PK\x03\x04"
 _ENCRYPTED = 0x1
@@ -26,18 +29,30 @@ DAMAGED_MEMBER: tuple[type[Exception], ...] = (
 """What reading a member raises if its bytes are not whole."""
 
 
-def read_member(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
     """Yield the bytes of a member in pieces of bounded size; raises one of DAMAGED_MEMBER if they are not whole."""
-    info = archive.getinfo(name)
-    if info.compress_type == zipfile.ZIP_DEFLATED and not info.flag_bits & _ENCRYPTED and archive.fp is not None:
-        yield from _inflated(archive.fp, info)
+    if is_deflated(info):
+        for _, piece in read_deflated(archive, info):
+            yield piece
         return
     with archive.open(info) as stream:
         while piece := stream.read(PIECE):
             yield piece
 
 
-def _inflated(file: IO[bytes], info: zipfile.ZipInfo) -> Iterator[bytes]:
+def is_deflated(info: zipfile.ZipInfo) -> bool:
+    """Whether a member is one plain deflate stream (RFC 1951)."""
+    return info.compress_type == zipfile.ZIP_DEFLATED and not info.flag_bits & _ENCRYPTED
+
+
+def read_deflated(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the next packed bytes, which may be none, and what they inflate to; both are bounded.
+
+    The packed bytes are one whole deflate stream and nothing else. Raises one of DAMAGED_MEMBER if they are not.
+    """
+    file = archive.fp
+    if file is None:
+        raise ValueError("the archive is closed")
     place = info.header_offset
     file.seek(place)
     signature, name_length, extra_length = _LOCAL_HEADER.unpack(_read(file, _LOCAL_HEADER.size))
@@ -54,9 +69,11 @@ def _inflated(file: IO[bytes], info: zipfile.ZipInfo) -> Iterator[bytes]:
             place += len(packed)
         piece = inflate.decompress(packed, PIECE)
         checksum = isal_zlib.crc32(piece, checksum)
-        yield piece
+        yield packed, piece
     if checksum != info.CRC:
         raise zipfile.BadZipFile("Bad CRC-32")
+    if place != end or inflate.unused_data:
+        raise zipfile.BadZipFile("its deflate stream ends too early")
 
 
 def _read(file: IO[bytes], length: int) -> bytes:

@@ -6,15 +6,17 @@ import base64
 import json
 import random
 import uuid
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import docker
 import pytest
 
-from builder.build.image import ImageSettings, assemble
+from builder.build.image import ImageSettings, Layer, assemble
 from builder.build.layers import make_base_layer
 from builder.build.published import pull_image, push_image
+from builder.build.tarlayer import File, Member, write_layer
 from builder.build.wheels import SHARED
 from builder.download import Patience
 from builder.engine import ContainerRun
@@ -197,4 +199,36 @@ def test_the_engine_pulls_by_digest_and_runs_what_was_pushed(
         assert (ended.code, ended.stdout) == (0, b"it runs\n")
     finally:
         engine.remove_image(reference)
+        connection.close()
+
+
+@pytest.mark.docker
+def test_the_engine_pulls_a_layer_that_holds_what_wheels_have_packed(
+    engine: DockerEngine, client: RegistryClient, repository: Repository, tmp_path: Path
+) -> None:
+    """The engine refuses bytes that do not have the diff id of the config: these are the bytes of the plain files."""
+    store = Store(tmp_path / "store")
+    with zipfile.ZipFile(tmp_path / "a.whl", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("one", NOISE)
+        archive.writestr("two", NOISE[::-1])
+    files = [
+        File(
+            path=f"/data/{name}",
+            size=len(NOISE),
+            content=Member(archive=tmp_path / "a.whl", origin="a.whl", name=name),
+        )
+        for name in ("one", "two")
+    ]
+    with (tmp_path / "layer").open("wb") as out:
+        blob = write_layer([*files, File(path="/data/small", size=1, content=b"1")], epoch=0, out=out)
+    assert blob.size > 2 * len(NOISE), "noise cannot be packed, so both were taken over"
+    store.add(tmp_path / "layer")
+    layer = make_base_layer(store.add_bytes(tiny_layer()), store=store)
+    image = assemble((layer, Layer(title="data", blob=blob)), ImageSettings(epoch=1, environment={"PATH": "/bin"}))
+    pushed = push_image(image, repository.at("1"), store, client)
+    connection = docker.from_env()
+    try:
+        assert connection.images.pull(str(repository), tag=pushed.digest).id == image.config_digest
+    finally:
+        engine.remove_image(f"{repository}@{pushed.digest}")
         connection.close()

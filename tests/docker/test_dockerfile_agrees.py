@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 
 COMPILER = 'foo: "1.0", cuda-toolkit: {version: "13.0.2", extras: [nvcc]}'
-CUDART = "nvidia/cu13/lib/libcudart.so.13"
+RUNTIME = {"nvidia/cu13/lib/libcudart.so.13": b"elf\n", "nvidia/tests/test_cudart.py": b"x = 1\n"}
 LOCKED = Path(__file__).parents[2] / "lockfiles" / "quickstart" / TOOLCHAIN
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine: DockerEngine) -> Iterator[Project]:
-    """A project whose image has a CUDA compiler: its links are made by both."""
+    """A project whose image has a CUDA compiler, whose links are made by both, and tests, which neither compiles."""
     folder = tmp_path_factory.mktemp("agrees")
     made = new_project(folder, make_rootfs(folder / "base.tar"), lambda: engine, name="envbuild-test-agrees")
     recipe = made.root / "recipes" / f"{made.name}.yaml"
     recipe.write_text(recipe.read_text().replace('foo: "1.0"', COMPILER))
     toolkit = add_wheel(made.store, folder, "cuda_toolkit", version="13.0.2")
-    runtime = add_wheel(made.store, folder, "nvidia_cuda_runtime", version="13.0.96", files={CUDART: b"elf\n"})
+    runtime = add_wheel(made.store, folder, "nvidia_cuda_runtime", version="13.0.96", files=RUNTIME)
     compiler = [replace(wheel, name=canonicalize_name(wheel.name)) for wheel in (toolkit, runtime)]
     pip = [wheel for wheel in read_pylock(LOCKED.read_bytes(), source=str(LOCKED)) if wheel.name == "pip"]
     fetch_wheels(pip, made.store, settings_from())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import random
 import shutil
 import tarfile
 import uuid
@@ -14,6 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 from uv import find_uv_bin
 
+from builder.build import layerplan, making
+from builder.build.ahead import KIND, Ahead
 from builder.build.image import ImageSettings, assemble, chain_ids, load_image, send_image, tar_bytes
 from builder.build.layerplan import plan_layers
 from builder.build.layers import LayerTerms, make_base_layer, make_layers
@@ -56,6 +60,12 @@ with tarfile.open("/out/env.tar", "w") as archive:
 """
 
 
+LOOK = """
+import bar, foo, hashlib, pathlib
+print(hashlib.sha256((pathlib.Path(bar.__file__).parent / "binary" / "lib.so").read_bytes()).hexdigest())
+"""
+
+
 @dataclass(kw_only=True)
 class Workshop:
     """A store with a base, and the engine; `make` gives an image that the engine has under `reference`."""
@@ -69,7 +79,7 @@ class Workshop:
     def venv(self) -> Venv:
         return Venv(python=system_python())
 
-    def assemble(self, wheels: Iterable[WheelInput]) -> Image:
+    def assemble(self, wheels: Iterable[WheelInput], ahead: Ahead | None = None) -> Image:
         base = make_base_layer(self.rootfs, store=self.store)
         layers = make_layers(
             plan_layers(read_layout(wheel, self.venv) for wheel in wheels),
@@ -78,6 +88,7 @@ class Workshop:
             engine=self.engine,
             store=self.store,
             on_progress=lambda _: None,
+            ahead=ahead,
         )
         self.references.append(f"envbuild/base:{base.blob.diff_id.removeprefix('sha256:')[:16]}")
         return assemble((base, *layers), ImageSettings(epoch=EPOCH, environment={"PATH": PATH}))
@@ -189,6 +200,27 @@ def test_the_engine_takes_an_image_without_the_layers_that_it_has(
     assert (len(named), sum(name in sent for name in named)) == (len(image.layers), 1)
     ended = workshop.engine.run(ContainerRun(image=reference, command=("python", "-c", "import bar, foo")))
     assert (ended.code, ended.stdout) == (0, b"newer\n"), ended.stderr
+
+
+def test_the_engine_takes_layers_while_they_are_made(
+    tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (layerplan, making):
+        monkeypatch.setattr(module, "LARGE", 1)  # a layer of its own for each wheel
+    monkeypatch.setattr(making, "AHEAD", 1)
+    noise = random.Random(1).randbytes(3 << 20)
+    binary = make_wheel(tmp_path, "binary", {"binary/lib.so": noise})
+    key = uuid.uuid4().hex * 2
+    with Ahead(key, EPOCH, engine=workshop.engine, store=workshop.store) as ahead:
+        image = workshop.assemble([*wheels(tmp_path), binary], ahead)
+        assert set(chain_ids(image.layers)) <= workshop.engine.chain_ids()
+        sent = spy_on_load(workshop.engine, monkeypatch)
+        reference = workshop.load(image)
+    assert sorted(sent) == sorted(["manifest.json", f"{image.config_digest.removeprefix('sha256:')}.json"])
+    assert workshop.engine.image_id(f"envbuild/ahead:{key[:16]}") is None
+    assert [kind for kind, _ in workshop.store.results() if kind == KIND] == []
+    ended = workshop.engine.run(ContainerRun(image=reference, command=("python", "-c", LOOK)))
+    assert ended.stdout.decode().strip() == hashlib.sha256(noise).hexdigest(), ended.stderr
 
 
 def spy_on_load(engine: DockerEngine, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:

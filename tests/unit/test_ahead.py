@@ -1,4 +1,4 @@
-"""Lower layers are loaded while those above them are made: the same image, no layer sent twice, nothing left over."""
+"""Layers are loaded while they are made: the same image, no layer sent twice, nothing left over."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import io
 import json
 import tarfile
 import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from errno import ENOSPC
 from typing import TYPE_CHECKING
 
 import pytest
 
 from builder.build import ahead
-from builder.build.ahead import Ahead
+from builder.build.ahead import NAME, Ahead
 from builder.build.image import Image, ImageSettings, assemble, chain_ids, load_image
 from builder.build.layers import load_base, make_base_layer
 from builder.collect.garbage import find_unreachable
@@ -25,10 +27,11 @@ from builder.store import Store
 from tests.fakes import FakeEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 KEY = "a" * 64
+TEXTS = (b"one", b"two", b"three", b"four")
 REFERENCE = "envbuild/x:latest"
 
 
@@ -45,17 +48,13 @@ class KeepingEngine(FakeEngine):
     staying: list[str] = field(default_factory=list)
     sent: list[list[str]] = field(default_factory=list)
     diff_ids: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    loads: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    asked: threading.Event = field(default_factory=threading.Event)
 
     def chain_ids(self) -> frozenset[str]:
-        self.asked.set()
         kept = (self.diff_ids[image] for image in self.images.values())
         return frozenset() if self.whole else frozenset(chain for ids in kept for chain in chain_of(ids))
 
     def load(self, archive: Iterable[bytes]) -> None:
         if self.failure is not None:
-            self.loads.release()
             raise self.failure
         with tarfile.open(fileobj=io.BytesIO(b"".join(archive))) as files:
             [entry] = json.load(files.extractfile("manifest.json"))  # type: ignore[arg-type]
@@ -71,7 +70,6 @@ class KeepingEngine(FakeEngine):
         image = f"sha256:{sha256_bytes(config)}"
         self.diff_ids[image] = ids
         self.images |= {entry["RepoTags"][0]: image, image: image}  # an image stays when its tag moves
-        self.loads.release()
 
     def remove_image(self, reference: str) -> None:
         if reference in self.staying:
@@ -94,22 +92,35 @@ class Work:
     def load(self) -> None:
         load_image(self.image, REFERENCE, engine=self.engine, store=self.store)
 
+    def begun(self, count: int = 3) -> Ahead:
+        """Return what sends so many layers upon the base."""
+        going = self.ahead()
+        going.begin(self.image.layers[:1], count)
+        return going
+
+    def send(self, going: Ahead, number: int, pieces: Iterator[bytes] | None = None) -> None:
+        text = TEXTS[number]
+        going.send(number, len(text), iter([text]) if pieces is None else pieces, lambda: self.image.layers[number])
+
     @property
     def names(self) -> list[str]:
         return [f"{layer.blob.diff_id.removeprefix('sha256:')}.tar" for layer in self.image.layers]
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
-    monkeypatch.setattr(ahead, "STEP", 1)
+def work(tmp_path: Path) -> Work:
     store = Store(tmp_path)
-    layers = tuple(make_base_layer(store.add_bytes(text), store=store) for text in (b"one", b"two", b"three", b"four"))
+    layers = tuple(make_base_layer(store.add_bytes(text), store=store) for text in TEXTS)
     work = Work(store=store, engine=KeepingEngine(), image=assemble(layers, ImageSettings(epoch=1)))
     load_base(layers[:1], epoch=1, engine=work.engine, store=store)
-    assert work.engine.loads.acquire(blocking=False)
     work.engine.sent.clear()
-    work.engine.asked.clear()
     return work
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
 
 
 def records(work: Work) -> list[str]:
@@ -122,76 +133,98 @@ def of_another_build(work: Work, count: int) -> str:
     """Load an image of so many of the layers as another build does, and return its id."""
     image = assemble(work.image.layers[:count], ImageSettings(epoch=1, labels={ahead.LABEL: "b" * 64}))
     load_image(image, "envbuild/ahead:b", engine=work.engine, store=work.store)
-    assert work.engine.loads.acquire(blocking=False)
     work.engine.sent.clear()
     return image.config_digest
 
 
-def take(work: Work, going: Ahead, count: int) -> None:
-    """Say that so many layers are finished, and wait until they were loaded."""
-    going.take(work.image.layers[:count])
-    assert work.engine.loads.acquire(timeout=60)
-
-
 def test_each_layer_is_sent_once_and_the_image_is_the_same(work: Work) -> None:
-    with work.ahead() as going:
-        take(work, going, 2)
-        take(work, going, 3)
-        going.finish()
+    with work.begun(2) as going:
+        for number in (1, 2, 3):
+            work.send(going, number)
         work.load()
-    assert work.engine.sent == [work.names[1:2], work.names[2:3], work.names[3:]]
+    assert work.engine.sent == [[NAME], [NAME], work.names[3:]]
     assert work.engine.image_id(REFERENCE) == work.image.config_digest
 
 
 def test_nothing_is_left_of_what_was_loaded_ahead(work: Work) -> None:
     before = set(work.engine.images)
-    with work.ahead() as going:
-        take(work, going, 2)
-        take(work, going, 3)
-        assert len(records(work)) == 2
-        going.finish()
+    with work.begun() as going:
+        for number in (1, 2, 3):
+            work.send(going, number)
+        assert len(records(work)) == 1, "the image of the layers below was removed: this one has them"
         work.load()
     assert set(work.engine.images) - before == {REFERENCE, work.image.config_digest}
     assert records(work) == []
     assert work.engine.chain_ids() == set(chain_ids(work.image.layers))
 
 
-def test_layers_that_the_engine_has_are_not_loaded_ahead(work: Work) -> None:
-    work.load()
-    work.engine.asked.clear()
-    with work.ahead() as going:
-        going.take(work.image.layers[:3])
-        assert work.engine.asked.wait(60)
-        going.finish()
-        work.load()
-    assert len(work.engine.sent) == 1
+def test_a_layer_is_held_back_until_the_one_below_it_is_there(work: Work, threads: ThreadPoolExecutor) -> None:
+    taken = threading.Event()
+
+    def pieces() -> Iterator[bytes]:
+        yield TEXTS[2]
+        taken.set()
+
+    with work.begun() as going:
+        upper = threads.submit(work.send, going, 2, pieces())
+        assert taken.wait(60), "the engine takes it while it is made"
+        assert work.engine.sent == []
+        work.send(going, 1)
+        upper.result(60)
+        assert set(chain_ids(work.image.layers)[:3]) <= work.engine.chain_ids()
 
 
-def test_an_engine_that_needs_whole_archives_gets_none_ahead(work: Work) -> None:
-    work.engine.whole = True
-    with work.ahead() as going:
-        going.take(work.image.layers[:3])
-        assert work.engine.asked.wait(60)
-        going.finish()
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_engine_that_has_not_what_is_below_gets_nothing_ahead(work: Work, *, whole: bool) -> None:
+    work.engine.whole = whole
+    if not whole:
+        work.engine.images.clear()
+    untouched = iter([TEXTS[1]])
+    with work.begun() as going:
+        work.send(going, 1, untouched)
+        assert list(untouched) == [TEXTS[1]]
         work.load()
     assert work.engine.sent == [work.names]
 
 
 @pytest.mark.parametrize("failure", [EngineError("no space left"), PermissionError("a file of the store")])
-def test_a_load_ahead_that_fails_leaves_all_to_the_load_of_the_image(
-    work: Work, monkeypatch: pytest.MonkeyPatch, failure: Exception
-) -> None:
-    told: list[threading.ExceptHookArgs] = []
-    monkeypatch.setattr(threading, "excepthook", told.append)
-    with work.ahead() as going:
+def test_a_load_ahead_that_fails_leaves_the_rest_to_the_load_of_the_image(work: Work, failure: Exception) -> None:
+    with work.begun() as going:
+        work.send(going, 1)
         work.engine.failure = failure
-        take(work, going, 2)
+        work.send(going, 2)
         work.engine.failure = None
-        going.take(work.image.layers[:3])
-        going.finish()
+        work.send(going, 3)
+        work.load()
+    assert work.engine.sent == [[NAME], work.names[2:]]
+
+
+@pytest.mark.parametrize("error", [BuildFailedError("not what RECORD says"), OSError(ENOSPC, "full"), CancelledError()])
+@pytest.mark.parametrize("good", [(), (b"t",)])
+def test_a_layer_that_cannot_be_made_says_so_and_frees_those_that_wait_for_it(
+    work: Work, threads: ThreadPoolExecutor, error: Exception, good: tuple[bytes, ...]
+) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield from good
+        raise error
+
+    with work.begun() as going:
+        upper = threads.submit(work.send, going, 2)
+        lower = threads.submit(work.send, going, 1, pieces())
+        upper.result(60)
+    assert lower.exception() is error
+    assert work.engine.sent == []
+
+
+def test_what_another_build_makes_meanwhile_is_left_to_the_load_of_the_image(
+    work: Work, threads: ThreadPoolExecutor
+) -> None:
+    with work.begun() as going:
+        upper = threads.submit(work.send, going, 2)
+        work.send(going, 1, iter(()))
+        upper.result(60)
         work.load()
     assert work.engine.sent == [work.names[1:]]
-    assert told == []
 
 
 def test_layers_that_go_with_another_builds_image_while_this_one_is_sent_are_sent_after_all(work: Work) -> None:
@@ -201,49 +234,47 @@ def test_layers_that_go_with_another_builds_image_while_this_one_is_sent_are_sen
     assert work.engine.image_id(REFERENCE) == work.image.config_digest
 
 
-def test_layers_that_go_while_others_are_loaded_ahead_are_sent_after_all(work: Work) -> None:
-    work.engine.leaving = [of_another_build(work, 2)]
-    with work.ahead() as going:
-        take(work, going, 3)
-        going.finish()
-        work.load()
-    assert work.engine.sent == [work.names[2:3], work.names[:3], work.names[3:]]
-
-
 def test_an_image_that_the_engine_refuses_for_another_reason_is_sent_once(work: Work) -> None:
-    work.engine.failure = EngineError("no space left")
+    tried: list[int] = []
+
+    def refuse(_archive: Iterable[bytes]) -> None:
+        tried.append(1)
+        raise EngineError("no space left")
+
+    work.engine.load = refuse  # type: ignore[method-assign]
     with pytest.raises(EngineError, match="no space left"):
         work.load()
-    assert work.engine.loads.acquire(blocking=False)
-    assert not work.engine.loads.acquire(blocking=False)
+    assert len(tried) == 1
 
 
 def test_a_build_that_fails_leaves_no_image(work: Work) -> None:
     before = dict(work.engine.images)
-    with contextlib.suppress(BuildFailedError), work.ahead() as going:
-        take(work, going, 2)
+    with contextlib.suppress(BuildFailedError), work.begun() as going:
+        work.send(going, 1)
+        work.send(going, 2)
         raise BuildFailedError("a layer could not be made")
-    assert work.engine.sent == [work.names[1:2]]
+    assert len(work.engine.sent) == 2
     assert work.engine.images == before
+    assert records(work) == []
 
 
-def test_what_cannot_be_removed_hides_no_error_and_keeps_no_other(work: Work) -> None:
-    going = work.ahead().__enter__()
-    take(work, going, 2)
+def test_what_cannot_be_removed_hides_no_error_and_keeps_its_record(work: Work) -> None:
+    going = work.begun().__enter__()
+    work.send(going, 1)
     work.engine.staying = records(work)
-    take(work, going, 3)
+    work.send(going, 2)
     going.__exit__(BuildFailedError, BuildFailedError("a layer could not be made"), None)
     assert records(work) == work.engine.staying
     assert set(chain_ids(work.image.layers)[:3]) - work.engine.chain_ids() == {chain_ids(work.image.layers)[2]}
 
 
 def test_what_a_killed_build_has_left_is_garbage(work: Work) -> None:
-    going = work.ahead().__enter__()
-    take(work, going, 2)
-    take(work, going, 3)
-    going.finish()
+    going = work.begun().__enter__()
+    work.send(going, 1)
+    older = work.engine.images[f"envbuild/ahead:{KEY[:16]}"]
+    work.engine.staying = [older]
+    work.send(going, 2)
     newest = work.engine.images[f"envbuild/ahead:{KEY[:16]}"]
-    [older] = set(records(work)) - {newest}
     images = (
         LocalImage(image_id=older, references=(), size=1, in_use=False),
         LocalImage(image_id=newest, references=(f"envbuild/ahead:{KEY[:16]}",), size=1, in_use=False),
@@ -253,37 +284,3 @@ def test_what_a_killed_build_has_left_is_garbage(work: Work) -> None:
     assert {key for kind, key in garbage.results if kind == ahead.KIND} == {
         image.removeprefix("sha256:") for image in (older, newest)
     }
-
-
-def test_a_build_that_fails_breaks_off_what_is_being_sent(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, failed = threading.Event(), threading.Event()
-    read: list[bytes] = []
-
-    def load(archive: Iterable[bytes]) -> None:
-        for piece in archive:
-            read.append(piece)
-            begun.set()
-            assert failed.wait(60)
-
-    monkeypatch.setattr(work.engine, "load", load)
-    going = work.ahead()
-    exit_ahead, finish = going.__exit__, going.finish
-
-    def finish_failed() -> None:
-        failed.set()
-        finish()
-
-    monkeypatch.setattr(going, "finish", finish_failed)
-    going.__enter__()
-    going.take(work.image.layers[:3])
-    assert begun.wait(60)
-    exit_ahead(BuildFailedError, BuildFailedError("x"), None)
-    assert len(read) == 1
-
-
-def test_a_small_image_is_not_loaded_ahead_and_costs_no_question(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "STEP", 1 << 30)
-    monkeypatch.setattr(work.engine, "chain_ids", lambda: pytest.fail("it was asked"))
-    with work.ahead() as going:
-        going.take(work.image.layers)
-    assert work.engine.sent == []

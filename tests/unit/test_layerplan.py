@@ -23,18 +23,28 @@ def layout(name: str, size: int = 10, **files: bytes) -> WheelLayout:
 
 
 def test_the_environment_comes_first_then_the_largest_wheels_then_buckets() -> None:
-    plans = plan_layers([layout("small"), layout("large", LARGE), layout("larger", 2 * LARGE)])
+    python = {"x.py": b""}
+    wheels = [layout("small"), layout("large", LARGE, **python), layout("larger", 2 * LARGE, **python)]
+    plans = plan_layers(wheels)
     assert [plan.title for plan in plans] == ["environment", "larger 1.0", "large 1.0", "small 1.0"]
     assert plans[0].layouts == ()
 
 
-def test_what_a_recipe_pins_lies_above_what_comes_with_it_and_the_papers_above_all() -> None:
-    wheels = [layout("torch", 3 * LARGE), layout("cublas", 2 * LARGE), layout("numpy", LARGE), layout("small")]
+def test_what_a_recipe_pins_lies_above_what_comes_with_it_each_by_itself_and_the_papers_above_all() -> None:
+    wheels = [layout("torch", 3 * LARGE), layout("cublas", 2 * LARGE), layout("small"), layout("other")]
     paper = File(path="/usr/share/envbuild/recipe.yaml", size=1, content=b"1")
     plans = plan_layers(wheels, (paper,), stack=("torch", "small"))
-    titles = ["environment", "cublas 1.0", "numpy 1.0", "torch 1.0", "small 1.0", "recipe and lock"]
+    titles = ["environment", "cublas 1.0", "other 1.0", "torch 1.0", "small 1.0", "recipe and lock"]
     assert [plan.title for plan in plans] == titles
     assert plans[-1].papers == (paper,)
+
+
+def test_large_wheels_without_python_files_lie_below_those_with_them_the_smallest_first() -> None:
+    python = {"x.py": b""}
+    wheels = [layout("triton", 3 * LARGE, **python), layout("cublas", 2 * LARGE), layout("sympy", LARGE, **python)]
+    plans = plan_layers([*wheels, layout("nccl", LARGE), layout("torch", LARGE)], stack=("torch",))
+    titles = ["nccl 1.0", "cublas 1.0", "triton 1.0", "sympy 1.0", "torch 1.0"]
+    assert [plan.title for plan in plans][1:] == titles
 
 
 def test_wheels_of_one_size_are_ordered_by_name() -> None:
@@ -63,7 +73,7 @@ def test_the_layers_stay_below_what_an_engine_can_stack() -> None:
     plans = plan_layers(wheels)
     assert len(plans) + 1 < MOST_LAYERS
     assert sum(len(plan.layouts) for plan in plans) == 600
-    assert plans[1].title == "large299 1.0"
+    assert [plans[1].title, plans[100].title] == ["large200 1.0", "large299 1.0"], "the largest have their own"
 
 
 def test_two_wheels_with_different_bytes_for_one_path_are_both_named() -> None:

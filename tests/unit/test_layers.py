@@ -7,19 +7,26 @@ import hashlib
 import io
 import json
 import marshal
-import pickle
 import random
 import tarfile
-import zipfile
+import threading
 from types import CodeType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build import compile_inside, layers
+from builder.build import compile_inside, layerplan, making
+from builder.build.ahead import Ahead
 from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.layerplan import LayerPlan, plan_layers
-from builder.build.layers import LayerTerms, entries_of, layer_key, make_base_layer, make_layers
+from builder.build.layers import (
+    LayerTerms,
+    base_reference,
+    layer_key,
+    make_base_layer,
+    make_layers,
+)
+from builder.build.making import entries_of
 from builder.build.tarlayer import Link
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
@@ -34,7 +41,7 @@ from tests.small_disk import enlarge, small_disk
 from tests.wheels import make_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from builder.build.compression import CompressionName
@@ -92,7 +99,7 @@ class World:
         *,
         epoch: int = EPOCH,
         share: Sharing = NO_SHARE,
-        on_finished: Callable[[tuple[Layer, ...]], None] = lambda _layers: None,
+        ahead: Ahead | None = None,
     ) -> tuple[Layer, ...]:
         return make_layers(
             plan_layers(layouts),
@@ -102,7 +109,7 @@ class World:
             store=self.store,
             on_progress=self.said.append,
             share=share,
-            on_finished=on_finished,
+            ahead=ahead,
         )
 
     def members(self, layer: Layer) -> dict[str, tarfile.TarInfo]:
@@ -194,6 +201,16 @@ def test_a_file_that_does_not_compile_has_no_byte_code(tmp_path: Path, world: Wo
     assert compiled == [f"{SITE}/__pycache__/good.cpython-313.pyc"]
 
 
+def test_the_tests_of_a_package_are_in_its_layer_without_byte_code(tmp_path: Path, world: World) -> None:
+    files = {"foo/__init__.py": b"", "foo/tests/__init__.py": b"", "foo/tests/test_foo.py": b"x = 1\n"}
+    layer = world.make([read_layout(make_wheel(tmp_path, "foo", files), VENV)])[1]
+    found = {name for name, member in world.members(layer).items() if member.isfile() and ".dist-info/" not in name}
+    own = {*files, "foo/__pycache__/__init__.cpython-313.pyc"}
+    assert found == {f"{SITE}/{name}" for name in own}
+    rows = world.read(layer, f"{SITE}/foo-1.0.dist-info/RECORD").decode().splitlines()
+    assert {name for name in (row.split(",")[0] for row in rows) if ".dist-info/" not in name} == own
+
+
 def test_a_large_wheel_is_compiled_in_parts_of_one_size(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +220,7 @@ def test_a_large_wheel_is_compiled_in_parts_of_one_size(
 
     def joined(wheel: str) -> None:
         parts = [compile_inside.part_file(wheel, first) for first in compile_inside.parts_of(wheel)]
-        sizes.extend(len(zipfile.ZipFile(part).namelist()) for part in parts)
+        sizes.extend(len(marshal.loads(part.read_bytes())) for part in parts)
         join(wheel)
 
     monkeypatch.setattr(compile_inside, "join_parts", joined)
@@ -229,23 +246,109 @@ def test_nothing_is_made_twice(tmp_path: Path, world: World) -> None:
     assert (len(world.engine.runs), world.said) == (1, [])
 
 
-def test_the_layers_that_are_finished_are_told_from_the_bottom(tmp_path: Path, world: World) -> None:
-    told: list[tuple[Layer, ...]]
-    layouts, told = [layout(tmp_path), layout(tmp_path, "bar")], []
-    layers = world.make(layouts, on_finished=told.append)
-    assert told == [(world.base, *layers[: count + 1]) for count in range(len(layers))]
-    told.clear()
-    world.store.drop(layers[1].blob.digest.removeprefix("sha256:"))
-    assert world.make(layouts, on_finished=told.append) == layers
-    assert told == [(world.base, *layers)]
+@dataclasses.dataclass(kw_only=True)
+class Recorder(Ahead):
+    """Notes what it is asked to send; with `holds` it does so until it is closed."""
+
+    holds: bool = False
+    below: tuple[Layer, ...] = ()
+    count: int = 0
+    sent: list[int] = dataclasses.field(default_factory=list)
+    closed: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def begin(self, below: tuple[Layer, ...], count: int) -> None:
+        self.below, self.count = below, count
+
+    def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
+        assert sum(map(len, pieces)) == size == finished().blob.unpacked
+        self.sent.append(number)
+        assert not self.holds or self.closed.wait(60)
+
+    def close(self) -> None:
+        self.closed.set()
 
 
-@pytest.mark.parametrize("large", ["foo", "bar"])
-def test_the_largest_layer_is_made_first(tmp_path: Path, world: World, large: str) -> None:
-    sources = {name: b"#" * (1000 if name == large else 10) for name in ("foo", "bar")}
-    world.make([layout(tmp_path, name, source) for name, source in sources.items()])
-    titles = [text.split()[2] for text in world.said if text.startswith("layer of")]
-    assert titles == ["environment", large, next(name for name in sources if name != large)]
+@pytest.fixture
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small wheels be sent ahead, each in a layer of its own."""
+    monkeypatch.setattr(making, "AHEAD", 1)
+    monkeypatch.setattr(making, "LARGE", 1)
+    monkeypatch.setattr(layerplan, "LARGE", 1)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_layers_are_sent_upon_what_was_there_before(tmp_path: Path, world: World) -> None:
+    ahead = Recorder()
+    first = world.make([binary_layout(tmp_path)], ahead=ahead)
+    assert (ahead.below, ahead.count, sorted(ahead.sent)) == ((world.base,), 2, [1, 2])
+    assert world.engine.image_id(base_reference((world.base,))), "without it nothing can be sent upon it"
+    ahead = Recorder()
+    world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
+    assert (ahead.below, ahead.count, ahead.sent) == ((world.base, *first), 1, [3])
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_nothing_is_sent_above_a_gap(tmp_path: Path, world: World) -> None:
+    layouts = [binary_layout(tmp_path), layout(tmp_path), layout(tmp_path, "bar")]
+    made = world.make(layouts)
+    for number in (0, 1, 3):
+        world.store.drop(made[number].blob.digest.removeprefix("sha256:"))
+    ahead = Recorder()
+    assert world.make(layouts, ahead=ahead) == made
+    assert (ahead.below, ahead.count) == ((world.base,), 2)
+
+
+def test_a_small_build_sends_nothing(tmp_path: Path, world: World) -> None:
+    ahead = Recorder()
+    world.make([layout(tmp_path)], ahead=ahead)
+    assert (ahead.below, ahead.count) == ((), 0)
+
+
+def test_wheels_without_python_files_do_not_wait_for_byte_code(tmp_path: Path, world: World) -> None:
+    made = threading.Event()
+
+    class Noticing(Recorder):
+        def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
+            super().send(number, size, pieces, finished)
+            made.set()
+
+    world.engine.answer = lambda _: Exit(code=0 if made.wait(60) else 1)
+    world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=Noticing())
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_layer_waits_for_no_byte_code_but_its_own(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foo, bar, made, run = layout(tmp_path), layout(tmp_path, "bar"), threading.Event(), world.engine.run
+
+    class Noticing(Recorder):
+        def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
+            super().send(number, size, pieces, finished)
+            if finished().title == "foo 1.0":
+                made.set()
+
+    def slow(job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:
+        ended = run(job, on_line)
+        assert on_line is not None
+        on_line(f"compiled {foo.wheel.sha256}")
+        assert made.wait(60), "only the byte code of bar is not told yet"
+        return ended
+
+    monkeypatch.setattr(world.engine, "run", slow)
+    assert len(world.make([foo, bar], ahead=Noticing())) == 3
+    assert [text for text in world.said if text.startswith("byte")] == [
+        "byte code of foo (1 of 2)",
+        "byte code of bar (2 of 2)",
+    ]
+
+
+def test_byte_code_that_fails_frees_what_is_held_back(tmp_path: Path, world: World) -> None:
+    ahead = Recorder(holds=True)
+    world.engine.answer = lambda _: Exit(code=1, stderr=b"no such program")
+    with pytest.raises(BuildFailedError, match="could not compile"):
+        world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
+    assert ahead.closed.is_set()
 
 
 def test_another_clock_makes_new_layers_from_the_same_byte_code(tmp_path: Path, world: World) -> None:
@@ -298,20 +401,6 @@ def test_a_wheel_that_is_not_what_its_record_says_leaves_no_layer(tmp_path: Path
     assert len(new) == 2, "the blob and the record of the environment's layer, and nothing of the wheel"
 
 
-def test_layers_of_many_processes_are_those_of_one(
-    tmp_path: Path, new_world: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layouts = [layout(tmp_path), binary_layout(tmp_path)]
-    one = new_world("one").make(layouts)
-    monkeypatch.setattr(layers, "PARALLEL", 0)
-    assert new_world("two").make(layouts) == one
-
-
-def test_an_error_crosses_processes_whole() -> None:
-    error = pickle.loads(pickle.dumps(BuildFailedError("what", remedy="do this", evidence=("a", "b"))))
-    assert (error.message, error.remedy, error.evidence) == ("what", "do this", ("a", "b"))
-
-
 def test_a_failed_compile_names_the_wheel_and_shows_the_interpreters_words(tmp_path: Path) -> None:
     engine = FakeEngine(answer=lambda _: Exit(code=1, stderr=b"compiled 123\nSegmentation fault\n"))
     with pytest.raises(BuildFailedError, match=r"foo-1.0-py3-none-any.whl \(exit code 1\)") as caught:
@@ -323,6 +412,7 @@ def test_a_failed_compile_names_the_wheel_and_shows_the_interpreters_words(tmp_p
             engine=engine,
             store=Store(tmp_path / "store"),
             on_progress=lambda _: None,
+            on_compiled=lambda _, __: pytest.fail("nothing was compiled"),
         )
     assert caught.value.evidence == ("Segmentation fault",)
 
@@ -352,6 +442,7 @@ def test_byte_code_waits_for_the_process_that_compiles_the_same_wheel_and_for_no
             engine=failing,
             store=store,
             on_progress=lambda _: None,
+            on_compiled=lambda _, __: pytest.fail("nothing was compiled"),
         )
 
 
@@ -412,11 +503,9 @@ def test_layers_that_another_machine_made_come_from_where_they_are_shared(
         assert two.read(found[1], f"{SITE}/foo/data") == b"1"
 
 
-@pytest.mark.parametrize("where", ["this process", "a process of its own"])
 def test_a_disk_that_fills_up_under_a_layer_is_named_and_with_more_room_the_layer_is_made(
-    where: str, new_world: Callable[[str], World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_world: Callable[[str], World], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(layers, "PARALLEL", 0 if where == "a process of its own" else 1 << 40)
     made = make_wheel(tmp_path, "noise", {"noise/data": random.Random(1).randbytes(8 << 20), "noise.py": b"x = 1\n"})
     with small_disk(tmp_path / "disk", megabytes=6):
         world = new_world("disk/store")

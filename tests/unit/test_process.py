@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -60,21 +59,3 @@ def _is_zombie(pid: int) -> bool:
 
 def test_standard_input_reaches_the_program() -> None:
     assert run(["cat"], stdin=b"hello").stdout == b"hello"
-
-
-def test_a_worker_ends_with_a_parent_that_is_killed() -> None:
-    code = (
-        "import multiprocessing, os, time\n"
-        "from concurrent.futures import ProcessPoolExecutor\n"
-        "from builder.process import begin_worker\n"
-        "if __name__ == '__main__':\n"
-        "    context = multiprocessing.get_context('spawn')\n"
-        "    pool = ProcessPoolExecutor(1, context, begin_worker, (os.getpid(),))\n"
-        "    print(pool.submit(os.getpid).result(), flush=True)\n"
-        "    time.sleep(600)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
-        worker = int(parent.stdout.readline()) if parent.stdout else 0
-        assert Path(f"/proc/{worker}").exists()
-        parent.kill()
-        assert parent.stdout is None or parent.stdout.read() == ""  # ends when the last holder of the pipe is gone

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import subprocess
 import sys
 import threading
@@ -103,12 +102,6 @@ def test_a_file_that_is_damaged_again_ends_the_attempt(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(DamagedFileError, match="is not there any more"):
         mended(store, lambda: store.sound("ab" * 32), lambda _: None)
-
-
-def test_damage_comes_back_from_another_process_whole() -> None:
-    error = pickle.loads(pickle.dumps(DamagedFileError("x is damaged", sha256="ab")))
-    assert (error.message, error.sha256, error.exit_code) == ("x is damaged", "ab", 7)
-    assert error.remedy
 
 
 def test_many_files_are_proven_and_the_damaged_one_is_named(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build.compression import GZIP
+from builder.build.compression import ZSTD
 from builder.build.tarlayer import (
     BLOCK,
     Blob,
     File,
     Folder,
+    LayerTar,
     Link,
     Member,
-    _Compressor,
     compress_tar,
     with_parents,
     write_layer,
@@ -72,10 +72,12 @@ def test_how_a_stream_is_cut_does_not_change_its_bytes(size: int) -> None:
     content = os.urandom(size)
     whole, pieces = io.BytesIO(), io.BytesIO()
     blob = compress_tar(io.BytesIO(content), whole)
-    compressor = _Compressor(pieces, GZIP)
-    for place in range(0, size, 700_001):
-        compressor.write(content[place : place + 700_001])
-    assert compressor.finish() == blob
+
+    class Cut(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(min(size or 0, 700_001))
+
+    assert compress_tar(Cut(content), pieces) == blob
     assert pieces.getvalue() == whole.getvalue()
     assert gzip.decompress(whole.getvalue()) == content
 
@@ -119,14 +121,80 @@ def test_a_later_entry_with_the_same_path_wins() -> None:
     assert with_parents(twice) == [twice[1]]
 
 
-def test_a_large_member_of_an_archive_gives_the_same_layer_as_its_bytes(tmp_path: Path) -> None:
-    data = os.urandom(BLOCK) + bytes(2 * BLOCK + 17)
-    with zipfile.ZipFile(tmp_path / "a.whl", "w", zipfile.ZIP_DEFLATED) as archive:
+def packed_file(folder: Path, data: bytes, compression: int = zipfile.ZIP_DEFLATED) -> File:
+    """Return a file of a layer that is the member of a zip archive."""
+    with zipfile.ZipFile(folder / "a.whl", "w", compression) as archive:
         archive.writestr("big", data)
     line = record_line("big", data).split(",")[1]
-    member = Member(archive=tmp_path / "a.whl", origin="a.whl", name="big", hash=line)
-    from_zip = written([File(path="/big", size=len(data), content=member)])
-    assert from_zip == written([File(path="/big", size=len(data), content=data)])
+    return File(
+        path="/big",
+        size=len(data),
+        content=Member(archive=folder / "a.whl", origin="a.whl", name="big", hash=line),
+    )
+
+
+def deflated(file: File) -> bytes:
+    """Return the bytes of the archive's member as they are packed there."""
+    assert isinstance(file.content, Member)
+    with zipfile.ZipFile(file.content.archive) as archive:
+        info = archive.getinfo(file.content.name)
+    place = info.header_offset + 30 + len(info.filename)
+    return file.content.archive.read_bytes()[place : place + info.compress_size]
+
+
+NOISE = os.urandom(BLOCK) + bytes(2 * BLOCK + 17)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_a_large_member_of_an_archive_unpacks_to_its_bytes(tmp_path: Path, compression: int) -> None:
+    after = File(path="/c", size=1, content=b"1")
+    blob, data = written([packed_file(tmp_path, NOISE, compression), after])
+    plain, _ = written([File(path="/big", size=len(NOISE), content=NOISE), after])
+    assert (blob.diff_id, blob.unpacked) == (plain.diff_id, plain.unpacked)
+    assert blob.diff_id == f"sha256:{hashlib.sha256(gzip.decompress(data)).hexdigest()}"
+
+
+def test_a_large_file_is_taken_over_as_the_wheel_packs_it(tmp_path: Path) -> None:
+    file = packed_file(tmp_path, NOISE)
+    assert deflated(file) in written([file])[1]
+    plain = File(path="/big", size=len(NOISE), content=NOISE)
+    assert deflated(file) not in written([plain])[1]
+
+
+def test_zstd_takes_nothing_over(tmp_path: Path) -> None:
+    file, out = packed_file(tmp_path, NOISE), io.BytesIO()
+    blob = write_layer([file], epoch=EPOCH, out=out, compression=ZSTD)
+    assert blob.diff_id == written([file])[0].diff_id
+    assert deflated(file) not in out.getvalue()
+
+
+def test_small_files_are_packed_together(tmp_path: Path) -> None:
+    small = packed_file(tmp_path, b"hello " * 1000)
+    data = written([small])[1]
+    assert data.count(b"\x1f\x8b\x08") == 1
+
+
+def test_bytes_behind_a_deflate_stream_never_reach_a_layer(tmp_path: Path) -> None:
+    file = packed_file(tmp_path, NOISE)
+    with zipfile.ZipFile(tmp_path / "a.whl") as archive:
+        info = archive.getinfo("big")
+    longer, at = bytearray((tmp_path / "a.whl").read_bytes()), info.header_offset + 33 + info.compress_size
+    longer[at:at] = b"junk"
+    directory = longer.index(b"PK\x01\x02", at)
+    longer[directory + 20 : directory + 24] = (info.compress_size + 4).to_bytes(4, "little")
+    end = longer.index(b"PK\x05\x06", directory)
+    longer[end + 16 : end + 20] = directory.to_bytes(4, "little")
+    (tmp_path / "a.whl").write_bytes(longer)
+    with pytest.raises(BuildFailedError, match=r"a.whl: big is damaged: its deflate stream ends too early"):
+        written([file])
+
+
+def test_the_pieces_are_the_tar_and_its_size_is_known_before(tmp_path: Path) -> None:
+    entries = [*ENTRIES, packed_file(tmp_path, NOISE)]
+    tar, out = LayerTar(entries, epoch=EPOCH), io.BytesIO()
+    pieces = b"".join(tar.write(out))
+    assert len(pieces) == tar.size
+    assert pieces == gzip.decompress(out.getvalue())
 
 
 @pytest.mark.parametrize(("size", "expected"), [(5, "sha256=AAAA"), (4, None)])

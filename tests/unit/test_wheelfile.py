@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import stat
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
+from builder.build.compile_installed import sources_of
 from builder.build.tarlayer import Member
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout, record_of
@@ -127,6 +129,17 @@ def test_only_importable_python_files_get_byte_code(tmp_path: Path) -> None:
     assert [file.path for file in sources] == [f"{SITE}/foo/a.py"]
 
 
+def test_the_dockerfile_compiles_what_comes_with_byte_code_and_that_is_no_packages_tests(tmp_path: Path) -> None:
+    installed = ["foo/a.py", "foo/latest/b.py", "foo/tests.py", "foo/test/c.py", "foo/testing/d.py"]
+    left = ["foo/tests/__init__.py", "foo/tests/deep/e.py", "tests/f.py", "foo/a.pyi", "build_backend.py"]
+    other = ["foo-1.0.data/purelib/bar/g.py", "foo-1.0.data/platlib/bar/tests/h.py", "foo-1.0.data/data/tests/i.py"]
+    layout = read_layout(make_wheel(tmp_path, "foo", dict.fromkeys([*installed, *left, *other], b"")), VENV)
+    sources = [(file.content.name, file.path) for file in layout.sources(VENV) if isinstance(file.content, Member)]
+    assert sources == sources_of(layout.wheel.path, VENV.prefix, VENV.site_packages)
+    assert {name for name, _ in sources} == {*installed, "foo-1.0.data/purelib/bar/g.py"}
+    assert f"{SITE}/foo/tests/deep/e.py" in {file.path for file in layout.files}
+
+
 @pytest.mark.parametrize(
     ("info", "problem"),
     [
@@ -135,6 +148,7 @@ def test_only_importable_python_files_get_byte_code(tmp_path: Path) -> None:
         (member(".."), "leaves the wheel's folder"),
         (member("foo//x"), "is not a plain path"),
         (member("./x"), "is not a plain path"),
+        (member(""), "is not a plain path"),
         (member("x" * 256), "is not a plain path"),
         (member("foo\\..\\x"), "has a backslash or a control character"),
         (member("foo\nbar"), "has a backslash or a control character"),
@@ -186,6 +200,22 @@ def test_two_schemes_cannot_mean_one_file(tmp_path: Path) -> None:
         read_layout(wheel, VENV)
 
 
+def test_a_script_and_an_entry_point_cannot_mean_one_file(tmp_path: Path) -> None:
+    files = {"foo-1.0.data/scripts/tool": b"#!python\n"}
+    wheel = make_wheel(tmp_path, "foo", files, entry_points="[console_scripts]\ntool = foo:main\n")
+    with pytest.raises(BuildFailedError, match=r"two files of it want to be /opt/env/bin/tool"):
+        read_layout(wheel, VENV)
+
+
+@pytest.mark.parametrize("name", ["foo-1.0.data", "foo-1.0.data/x", "foo-1.0.data/scripts", "foo-1.0.data/other/x"])
+def test_a_file_of_the_data_folder_that_no_scheme_has_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BuildFailedError) as caught:
+        read_layout(make_wheel(tmp_path, "foo", {name: b""}), VENV)
+    assert caught.value.message == (
+        f"foo-1.0-py3-none-any.whl is not a valid wheel: {name} is not inside the folder of an install scheme"
+    )
+
+
 @pytest.mark.parametrize(
     ("entry_points", "text"),
     [
@@ -205,6 +235,34 @@ def test_a_file_that_record_does_not_list_is_refused(tmp_path: Path) -> None:
         read_layout(make_wheel(tmp_path, "foo", {"foo.py": b""}, record="foo-1.0.dist-info/RECORD,,\n"), VENV)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (",0\n", ",\n", "hash / size of foo.py is not included in RECORD"),
+        (",0\n", ",many\n", "entry in RECORD file for foo.py is invalid: `size` cannot be non-integer"),
+        ("sha256=", "", "entry in RECORD file for foo.py is invalid: `hash` does not follow the required format"),
+        ("RECORD,,", "RECORD,sha256=x,1", "RECORD file incorrectly contains hash / size"),
+        ("foo-1.0.dist-info/RECORD,,\n", "", "foo-1.0.dist-info/RECORD is not mentioned in RECORD"),
+        ("RECORD,,\n", "RECORD,,\nfoo-1.0.dist-info/RECORD.jws,sha256=x,1\n", "RECORD.jws is incorrectly contained"),
+        (",0\n", ",0,more\n", "Unable to retrieve `RECORD`"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused(tmp_path: Path, old: str, new: str, text: str) -> None:
+    files = {"foo.py": b"", "foo-1.0.dist-info/RECORD.jws": b""}
+    with zipfile.ZipFile(make_wheel(tmp_path, "foo", files).path) as archive:
+        record = archive.read("foo-1.0.dist-info/RECORD").decode()
+    assert old in record
+    with pytest.raises(BuildFailedError, match=re.escape(text)):
+        read_layout(make_wheel(tmp_path, "foo", files, record=record.replace(old, new)), VENV)
+
+
+def test_a_record_with_sizes_of_an_uncommon_form_is_taken(tmp_path: Path) -> None:
+    with zipfile.ZipFile(make_wheel(tmp_path, "foo", {"foo.py": b""}).path) as archive:
+        record = archive.read("foo-1.0.dist-info/RECORD").decode()
+    odd = make_wheel(tmp_path, "foo", {"foo.py": b""}, record=record.replace(",0\n", ", +0\n"))
+    assert f"{SITE}/foo.py" in by_path(read_layout(odd, VENV))
+
+
 @pytest.mark.parametrize("algorithm", ["md5", "sha1"])
 def test_a_weak_hash_is_refused(tmp_path: Path, algorithm: str) -> None:
     wheel = make_wheel(tmp_path, "foo", {"foo.py": b""})
@@ -215,9 +273,30 @@ def test_a_weak_hash_is_refused(tmp_path: Path, algorithm: str) -> None:
         read_layout(make_wheel(tmp_path, "foo", {"foo.py": b""}, record=weak), VENV)
 
 
+def test_a_wheel_of_another_format_is_refused(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "foo", {})
+    with zipfile.ZipFile(wheel.path) as archive:
+        contents = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(wheel.path, "w") as archive:
+        for name, data in contents.items():
+            archive.writestr(name, data.replace(b"Wheel-Version: 1", b"Wheel-Version: 2"))
+    with pytest.raises(BuildFailedError, match=r"its Wheel-Version is 2.0, and only 1.x is known"):
+        read_layout(wheel, VENV)
+
+
 def test_a_wheel_of_another_project_is_refused(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "foo", {"bar-1.0.dist-info/METADATA": b""})
     with pytest.raises(BuildFailedError, match=r"exactly one \.dist-info"):
+        read_layout(wheel, VENV)
+
+
+def test_a_wheel_that_ends_too_early_is_refused(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "foo", {})
+    with zipfile.ZipFile(wheel.path, "a") as archive:
+        info = archive.getinfo("foo-1.0.dist-info/WHEEL")
+        info.compress_type, info.compress_size, info.file_size = zipfile.ZIP_STORED, 10_000, 10_000
+        archive.comment = b"the index is written anew"
+    with pytest.raises(BuildFailedError, match=r"foo-1.0-py3-none-any.whl is not a valid wheel: EOFError"):
         read_layout(wheel, VENV)
 
 

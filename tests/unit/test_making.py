@@ -1,0 +1,51 @@
+"""Who gets a core: one goes to the lowest layer, for which the engine waits, the others to the largest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from builder.build.layerplan import LayerPlan
+from builder.build.making import Cores, LayerJob
+from builder.build.tarlayer import File
+from builder.build.wheelfile import WheelInput, WheelLayout
+
+
+def job(number: int, size: int = 1) -> LayerJob:
+    wheel = WheelInput(name="x", version="1", filename="x.whl", sha256="x", path=Path("x"))
+    layout = WheelLayout(wheel=wheel, files=(File(path="/x", size=size, content=b""),), record="/record")
+    return LayerJob(number=number, plan=LayerPlan(title="x", layouts=(layout,)), key=str(number))
+
+
+@pytest.mark.parametrize(("free", "order"), [("lowest", [2, 3, 4]), ("other", [3, 4, 2])])
+def test_one_core_goes_to_the_lowest_layer_and_the_others_to_the_largest(free: str, order: list[int]) -> None:
+    cores, got, waiting = Cores(2), list[int](), [job(4, 20), job(2, 10), job(3, 30)]
+
+    def work(mine: LayerJob) -> None:
+        with cores.one_for(mine):
+            got.append(mine.number)
+
+    with ExitStack() as both:
+        held = {name: both.enter_context(ExitStack()) for name in ("lowest", "other")}
+        held["lowest"].enter_context(cores.one_for(job(0)))
+        held["other"].enter_context(cores.one_for(job(1)))
+        threads = [threading.Thread(target=work, args=(each,)) for each in waiting]
+        for thread in threads:
+            thread.start()
+        while len(cores._waiting) < len(waiting):
+            time.sleep(0.001)
+        held[free].close()
+        for thread in threads:
+            thread.join(60)
+    assert got == order
+
+
+def test_a_core_is_given_back_by_work_that_fails() -> None:
+    cores = Cores(1)
+    for number in range(2):
+        with pytest.raises(ZeroDivisionError), cores.one_for(job(number)):
+            raise ZeroDivisionError
