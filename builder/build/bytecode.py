@@ -59,9 +59,9 @@ def compile_wheels(
 ) -> None:
     """Tell the archive of each wheel's byte code, by the wheel's sha256, as soon as it is there.
 
-    Wheels that have none yet are compiled in one container. `python` says which Python it is (whatever changes it
-    changes this text), `base_image` gives the local image that has it and is called only if something must be compiled.
-    Raises BuildFailedError if the container fails.
+    Wheels that have none yet are compiled in one container, in the given order. `python` says which Python it is
+    (whatever changes it changes this text), `base_image` gives the local image that has it and is called only if
+    something must be compiled. Raises BuildFailedError if the container fails.
     """
     wanted = {layout.wheel.sha256: layout for layout in layouts if layout.sources(venv)}
     keys = {wheel: byte_code_key(layout, venv, python) for wheel, layout in wanted.items()}
@@ -81,7 +81,7 @@ def compile_wheels(
             missing = _missing(keys, store)  # another process may have compiled them meanwhile
             tell(keys.keys() - missing - told)
             if missing:
-                jobs = {wheel: wanted[wheel] for wheel in missing}
+                jobs = {wheel: layout for wheel, layout in wanted.items() if wheel in missing}
                 prove_wheels(jobs.values(), store)
                 compiling = _Compiling(jobs, keys, store, on_progress, lambda wheel: tell([wheel]))
                 compiling.run(venv, base_image(), engine)
@@ -174,7 +174,7 @@ def _container(jobs: dict[str, WheelLayout], scratch: Path, image: str, venv: Ve
     wheels = [Mount(source=layout.wheel.path, target=f"/wheels/{wheel}") for wheel, layout in jobs.items()]
     return ContainerRun(
         image=image,
-        command=(venv.base_interpreter, "-S", f"/envbuild/{SCRIPT.name}"),
+        command=(venv.base_interpreter, "-S", f"/envbuild/{SCRIPT.name}", *jobs),
         environment={"PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore", "PYTHONDONTWRITEBYTECODE": "1"},
         mounts=(
             Mount(source=SCRIPT, target=f"/envbuild/{SCRIPT.name}"),

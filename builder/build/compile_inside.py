@@ -68,13 +68,12 @@ def part_file(wheel: str, first: int) -> Path:
     return RESULTS / f"{wheel}.{first}.part"
 
 
-def compile_all() -> int:
-    """Compile every wheel that has a job, the largest wheel first; return 1 if one fails.
+def compile_all(wheels: list[str]) -> int:
+    """Compile wheels that have a job, in this order; return 1 if one fails.
 
     Says on standard error when a wheel is finished, or that it failed.
     """
-    jobs = sorted(JOBS.iterdir(), key=lambda job: (-(WHEELS / job.name).stat().st_size, job.name))
-    waiting: deque[tuple[str, int | None]] = deque((job.name, first) for job in jobs for first in parts_of(job.name))
+    waiting: deque[tuple[str, int | None]] = deque((wheel, first) for wheel in wheels for first in parts_of(wheel))
     left = Counter(wheel for wheel, _ in waiting)
     running: dict[int, str] = {}
     while waiting or running:
@@ -117,4 +116,4 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(compile_all())
+    sys.exit(compile_all(sys.argv[1:]))

@@ -49,7 +49,8 @@ def compile_installed(wheels: Path, prefix: str, site_packages: str) -> int:
         sources = sources_of(wheel, prefix, site_packages)
         if sources:
             (JOBS / wheel.name).write_text(json.dumps(sources))
-    code = subprocess.run([sys.executable, "-S", COMPILER], check=False).returncode
+    jobs = sorted(job.name for job in JOBS.iterdir())
+    code = subprocess.run([sys.executable, "-S", COMPILER, *jobs], check=False).returncode
     for result in sorted(RESULTS.iterdir()):
         put_beside_sources(result)
     return code

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.compression import COMPRESSIONS, GZIP, Compression, CompressionName
 from builder.build.image import ImageSettings, Layer, assemble, chain_ids, load_image
-from builder.build.making import LayerJob, Making, first_large, keep_layer, kept_layer
+from builder.build.making import LayerJob, Making, by_urgency, first_large, keep_layer, kept_layer
 from builder.build.papers import papers_key
 from builder.build.tarlayer import Blob, compress_tar
 from builder.document import key_of
@@ -109,7 +109,7 @@ def make_layers(
 
     def compile_them(on_compiled: Callable[[str, Path], None]) -> None:
         compile_wheels(
-            [layout for job in jobs for layout in job.plan.layouts],
+            [layout for job in by_urgency(jobs) for layout in job.plan.layouts],
             venv=terms.venv,
             python=terms.python,
             base_image=base_image,

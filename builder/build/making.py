@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 from collections import deque
@@ -51,6 +52,16 @@ def first_large(jobs: Sequence[LayerJob]) -> Sequence[LayerJob]:
     while run and run[-1].size < LARGE:
         run.pop()
     return run if sum(job.size for job in run) >= AHEAD else []
+
+
+def by_urgency(jobs: Sequence[LayerJob]) -> list[LayerJob]:
+    """Return jobs in the order in which their byte code is wanted.
+
+    The engine reaches a layer when it has all that lies below, and a large one takes a while to be written before that.
+    """
+    below = itertools.accumulate((job.size for job in jobs), initial=0)
+    urgency = {job.number: lower - job.size for job, lower in zip(jobs, below, strict=False)}
+    return sorted(jobs, key=lambda job: urgency[job.number])
 
 
 class Cores:

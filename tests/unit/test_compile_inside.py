@@ -35,7 +35,7 @@ def byte_code(source, path):
         os.kill(os.getpid(), 9)
     return compiled(source, path)
 script.byte_code = byte_code
-sys.exit(script.compile_all())
+sys.exit(script.compile_all(sys.argv[3:]))
 """
 
 
@@ -51,7 +51,7 @@ def compile_all(
                 archive.writestr(name, source)
         (folder / "jobs" / wheel).write_text(json.dumps([(name, f"/opt/{name}") for name in sources]))
     script = str(Path(compile_inside.__file__).parent)
-    command = [sys.executable, "-S", "-c", DRIVER, script, str(cores)]
+    command = [sys.executable, "-S", "-c", DRIVER, script, str(cores), *wheels]
     ended = subprocess.run(
         command, cwd=folder, capture_output=True, check=False, env={**os.environ, "PYTHONHASHSEED": "0"}
     )

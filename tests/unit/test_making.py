@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from builder.build.layerplan import LayerPlan
-from builder.build.making import Cores, LayerJob
+from builder.build.making import Cores, LayerJob, by_urgency
 from builder.build.tarlayer import File
 from builder.build.wheelfile import WheelInput, WheelLayout
 
@@ -43,6 +43,12 @@ def test_one_core_goes_to_the_lowest_layer_and_the_others_to_the_largest(free: s
         for thread in threads:
             thread.join(60)
     assert got == order
+
+
+def test_byte_code_is_wanted_first_of_what_the_engine_reaches_first_or_takes_long_to_write() -> None:
+    sizes = {1: 30, 2: 7, 3: 1, 4: 12, 5: 2}  # of them 4 is the one like torch, 5 the one like transformers
+    jobs = [job(number, size) for number, size in sizes.items()]
+    assert [each.number for each in by_urgency(jobs)] == [1, 2, 4, 3, 5]
 
 
 def test_a_core_is_given_back_by_work_that_fails() -> None:
