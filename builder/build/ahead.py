@@ -37,6 +37,7 @@ class Ahead:
         self._engine, self._store = engine, store
         self._changed = threading.Condition()
         self._layers: tuple[Layer, ...] = ()
+        self._wanted = range(0)
         self._open = False
         self._images: list[str] = []  # in the order of their loads
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from builder.store import Store
 
 AHEAD = 50_000_000  # bytes of files: to send less while it is made takes longer than it saves
-GIVING_WAY = 10  # niceness of who makes a layer that the engine does not wait for
+GIVING_WAY = 10  # more niceness of who makes a layer that the engine does not wait for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,9 +88,9 @@ class Cores:
             self._waiting.remove(job)
             self._free -= 1
             self._changed.notify_all()
-        if self._lowest is not job:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GIVING_WAY)  # Linux: of this thread alone
         try:
+            if self._lowest is not job:
+                os.nice(GIVING_WAY)  # Linux: of this thread alone
             yield
         finally:
             with self._changed:
@@ -128,24 +128,33 @@ class Making:
         it and the layers raise.
         """
         lacking = {job.key: self._with_sources(job) for job in jobs}
+        ready = {job.key: threading.Event() for job in jobs}
         archives: dict[str, Path] = {}
-        with ThreadPoolExecutor(len(jobs)) as pool:  # a thread for each: one that gave way stays so
-            begun = [pool.submit(self._make, job, archives) for job in jobs if not lacking[job.key]]
 
-            def begin(wheel: str, archive: Path) -> None:
-                archives[wheel] = archive
-                for job in jobs:
-                    if wheel in lacking[job.key]:
-                        lacking[job.key].remove(wheel)
-                        if not lacking[job.key]:
-                            begun.append(pool.submit(self._make, job, archives))
+        def begin_what_lacks_nothing() -> None:
+            for key, wheels in lacking.items():
+                if not wheels:
+                    ready[key].set()
 
+        def have(wheel: str, archive: Path) -> None:
+            archives[wheel] = archive
+            for wheels in lacking.values():
+                wheels.discard(wheel)
+            begin_what_lacks_nothing()
+
+        with ThreadPoolExecutor(len(jobs)) as pool:
             try:
-                compile_them(begin)
+                # None begins before all are there: a thread that has ended its job would get another, and one that
+                # gave way stays so.
+                begun = [pool.submit(self._make, job, ready[job.key], archives) for job in jobs]
+                begin_what_lacks_nothing()
+                compile_them(have)
                 for count, future in enumerate(as_completed(begun), start=1):
                     on_progress(f"layer of {future.result()} ({count} of {len(jobs)})")
             except BaseException:
                 self._given_up.set()
+                for each in ready.values():
+                    each.set()
                 if self._ahead is not None:
                     self._ahead.close()
                 raise
@@ -162,9 +171,12 @@ class Making:
     def _with_sources(self, job: LayerJob) -> set[str]:
         return {layout.wheel.sha256 for layout in job.plan.layouts if layout.sources(self._terms.venv)}
 
-    def _make(self, job: LayerJob, byte_code: dict[str, Path]) -> str:
+    def _make(self, job: LayerJob, ready: threading.Event, byte_code: dict[str, Path]) -> str:
+        ready.wait()
         with contextlib.ExitStack() as core:
             core.enter_context(self._cores.one_for(job))
+            if self._given_up.is_set():
+                raise CancelledError
             prove_wheels(job.plan.layouts, self._store)
             tar = LayerTar(entries_of(job.plan, self._terms.venv, byte_code), epoch=self._terms.epoch)
             pieces = self._write(job, tar, core)

@@ -278,14 +278,19 @@ class _Archives:
 
 
 def _proven(pieces: Iterable[tuple[bytes, bytes]], member: Member, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Pass pairs of packed and plain bytes on; at the end the plain ones must be what the RECORD says."""
+    """Pass pairs of packed and plain bytes on; at the end the plain ones must be what the RECORD says.
+
+    Never more than `size` of them: an engine that gets the layer meanwhile would take the rest for files of the archive
+    around it, among them what the image is called.
+    """
     algorithm, _, expected = (member.hash or "sha256=").partition("=")
     digest = hashlib.new(algorithm)
     seen = 0
     for packed, plain in pieces:
         digest.update(plain)
         seen += len(plain)
-        yield packed, plain
+        if seen <= size:
+            yield packed, plain
     if seen != size or (expected and expected != record_digest(digest.digest())):
         raise BuildFailedError(
             f"{member.origin}: {member.name} is not the file that the wheel's RECORD lists",

@@ -7,9 +7,11 @@ import hashlib
 import io
 import json
 import marshal
+import os
 import random
 import tarfile
 import threading
+import time
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -302,6 +304,9 @@ def test_a_small_build_sends_nothing(tmp_path: Path, world: World) -> None:
     ahead = Recorder()
     world.make([layout(tmp_path)], ahead=ahead)
     assert (ahead.below, ahead.count) == ((), 0)
+    with Ahead("a" * 64, EPOCH, engine=world.engine, store=world.store) as real:
+        world.make([layout(tmp_path, "bar")], ahead=real)
+    assert len(world.engine.loaded) == 1, "the base that compiles, and no layer"
 
 
 def test_wheels_without_python_files_do_not_wait_for_byte_code(tmp_path: Path, world: World) -> None:
@@ -349,6 +354,64 @@ def test_byte_code_that_fails_frees_what_is_held_back(tmp_path: Path, world: Wor
     with pytest.raises(BuildFailedError, match="could not compile"):
         world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
     assert ahead.closed.is_set()
+
+
+def test_after_a_failure_no_layer_that_waited_is_begun(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    class Holding(Recorder):
+        def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
+            assert self.closed.wait(60), "the only core is held meanwhile"
+            super().send(number, size, pieces, finished)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(making, "prove_wheels", lambda layouts, _: begun.append(len(layouts)))
+    world.engine.answer = lambda _: Exit(code=1, stderr=b"no such program")
+    with pytest.raises(BuildFailedError, match="could not compile"):
+        world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=Holding())
+    assert len(begun) == 1
+
+
+def test_threads_that_cannot_be_started_leave_none_behind_that_waits(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def limited(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    ahead = Recorder(holds=True)
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
+    assert ahead.closed.is_set()
+    assert not any(thread.is_alive() for thread in started)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_each_layer_has_a_thread_of_its_own(tmp_path: Path, world: World) -> None:
+    """One that gave way cannot take that back, and would make a layer that the engine waits for."""
+    used: list[int] = []
+
+    class Noticing(Recorder):
+        def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
+            super().send(number, size, pieces, finished)
+            used.append(threading.get_native_id())
+
+    def slow(_: ContainerRun) -> Exit:
+        while len(used) < 2:  # the environment and what has no Python files
+            time.sleep(0.001)
+        time.sleep(0.1)  # their threads have nothing to do
+        return Exit(code=0)
+
+    world.engine.answer = slow
+    world.make([binary_layout(tmp_path), layout(tmp_path), layout(tmp_path, "bar")], ahead=Noticing())
+    assert len(set(used)) == 4
 
 
 def test_another_clock_makes_new_layers_from_the_same_byte_code(tmp_path: Path, world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import ExitStack
@@ -55,3 +56,19 @@ def test_a_core_is_given_back_by_work_that_fails() -> None:
     for number in range(2):
         with pytest.raises(ZeroDivisionError), cores.one_for(job(number)):
             raise ZeroDivisionError
+
+
+def test_a_thread_that_is_nicer_than_who_gives_way_stays_so() -> None:
+    """Only who has CAP_SYS_NICE may take niceness back: for others that is an error."""
+    cores, seen = Cores(2), list[int]()
+
+    def work() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
+        with cores.one_for(job(1)):
+            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    with cores.one_for(job(0)):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(60)
+    assert seen[0] >= 15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import io
@@ -205,6 +206,16 @@ def test_a_file_that_is_not_what_record_says_is_refused(tmp_path: Path, size: in
     with pytest.raises(BuildFailedError, match=r"a.py is not the file that the wheel's RECORD lists") as caught:
         written([File(path="/a.py", size=size, content=member)])
     assert caught.value.evidence[1] == "seen:   sha256=LPJNul-wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ"
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_file_that_is_longer_than_it_says_gives_no_piece_beyond_its_size(tmp_path: Path, compression: int) -> None:
+    longer = packed_file(tmp_path, NOISE, compression)
+    tar = LayerTar([dataclasses.replace(longer, size=BLOCK // 2)], epoch=EPOCH)
+    sent = io.BytesIO()
+    with pytest.raises(BuildFailedError, match="not the file that the wheel's RECORD lists"):
+        sent.writelines(tar.write(io.BytesIO()))
+    assert sent.tell() <= tar.size
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
