@@ -5,6 +5,7 @@ A deflated member can be had with its packed bytes, which another archive takes 
 
 from __future__ import annotations
 
+import lzma
 import struct
 import zipfile
 import zlib
@@ -35,9 +36,16 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[byt
         for _, piece in read_deflated(archive, info):
             yield piece
         return
-    with archive.open(info) as stream:
-        while piece := stream.read(PIECE):
-            yield piece
+    try:
+        with archive.open(info) as stream:
+            while piece := stream.read(PIECE):
+                yield piece
+    except (NotImplementedError, lzma.LZMAError) as error:
+        raise zipfile.BadZipFile(str(error)) from error
+    except OSError as error:  # bz2 says so of damaged bytes; what the disk says has a number
+        if error.errno is not None:
+            raise
+        raise zipfile.BadZipFile(str(error)) from error
 
 
 def is_deflated(info: zipfile.ZipInfo) -> bool:

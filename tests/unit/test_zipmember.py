@@ -70,3 +70,26 @@ def test_an_archive_that_lies_about_where_its_member_is_is_refused(tmp_path: Pat
         archive.getinfo("zeros").compress_size -= 1
         with pytest.raises(EOFError):
             deque(read_member(archive, archive.getinfo("zeros")), maxlen=0)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damage_is_one_kind_of_error_whatever_packed_the_member(compression: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    write(path, compression)
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo("noise")
+    middle = info.header_offset + 30 + len("noise") + info.compress_size // 2
+    data[middle : middle + 64] = bytes(64)
+    path.write_bytes(data)
+    with zipfile.ZipFile(path) as archive, pytest.raises(zipfile.BadZipFile):
+        deque(read_member(archive, archive.getinfo("noise")), maxlen=0)
+
+
+def test_a_compression_that_zipfile_does_not_know_is_damage(tmp_path: Path) -> None:
+    write(tmp_path / "a.zip", zipfile.ZIP_STORED)
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        info = archive.getinfo("one")
+        info.compress_type = 99
+        with pytest.raises(zipfile.BadZipFile, match="compression"):
+            deque(read_member(archive, info), maxlen=0)
