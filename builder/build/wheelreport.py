@@ -116,7 +116,7 @@ def _carried(library: ScannedLibrary, capability: str) -> str:
 
 
 def _needed(library: ScannedLibrary) -> str:
-    floors = [f"{family} {version}" for family, version in library.floors.items()]
+    floors = [f"{family} {version}" for family, version in sorted(library.floors.items())]
     abi = {True: ", new strings (cxx11 ABI)", False: ", old strings (not the cxx11 ABI)", None: ""}[library.cxx11_abi]
     torch = [f"{len(library.torch_symbols)} symbols of torch{abi}"] if library.torch_symbols else []
     return "; ".join([", ".join(library.needed) or "no library", *floors, *torch])
