@@ -12,7 +12,7 @@ HEAD = """\
 # Benchmarks
 
 Made by `python benchmarks/readme.py` from the records in `results/`. Each benchmark is one command that measures
-envbuild against a peer in the same run and writes its record; a ratio below 1 is faster than the peer. Longer than a row:
+envbuild against a peer in the same run and writes its record; a ratio below 1 is faster than the peer. More than a row:
 [where the time of an image goes](image.md), [what flash-attn takes](flash-attn.md).
 
 | benchmark | compared | peer | ratio | goal | met | machine | date |
