@@ -234,14 +234,16 @@ def test_layers_that_go_with_another_builds_image_while_this_one_is_sent_are_sen
     assert work.engine.image_id(REFERENCE) == work.image.config_digest
 
 
-def test_an_image_that_the_engine_refuses_for_another_reason_is_sent_once(work: Work) -> None:
+def test_an_image_that_the_engine_refuses_for_another_reason_is_sent_once(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried: list[int] = []
 
     def refuse(_archive: Iterable[bytes]) -> None:
         tried.append(1)
         raise EngineError("no space left")
 
-    work.engine.load = refuse  # type: ignore[method-assign]
+    monkeypatch.setattr(work.engine, "load", refuse)
     with pytest.raises(EngineError, match="no space left"):
         work.load()
     assert len(tried) == 1
