@@ -30,8 +30,7 @@ from image_bench import MARK, PINS, Bench, devel_image, pip_wheel, prepare
 from builder.build.compression import GZIP
 from builder.build.image import chain_ids
 from builder.build.published import push_image
-from builder.build.tarlayer import KEPT
-from builder.build.zipmember import is_deflated
+from builder.build.tarlayer import is_worth_keeping
 from builder.commands.state import State
 from builder.lock.stage import locked_recipe
 from builder.recipe.source import read_recipe
@@ -79,7 +78,7 @@ def compressed_here(image: Image, wheels: Iterable[LockedWheel], store: Store) -
     kept = 0
     for wheel in wheels:
         with zipfile.ZipFile(store.path(wheel.sha256)) as archive:
-            kept += sum(i.file_size for i in archive.infolist() if i.compress_size >= KEPT and is_deflated(i))
+            kept += sum(i.file_size for i in archive.infolist() if is_worth_keeping(i))
     return sum(layer.blob.unpacked for layer in image.layers[1:]) - kept
 
 

@@ -152,7 +152,7 @@ class _Packing:
 
     def keeps(self, info: zipfile.ZipInfo) -> bool:
         """Whether a member of a zip archive is written as it is deflated there."""
-        return self._compression.keeps_deflated and info.compress_size >= KEPT and is_deflated(info)
+        return self._compression.keeps_deflated and is_worth_keeping(info)
 
     def add(self, data: bytes) -> Sequence[bytes]:
         """Take the next bytes; return the blocks that are full now."""
@@ -203,6 +203,11 @@ class _Packing:
         self._packed.update(data)
         self._size += len(data)
         self._out.write(data)
+
+
+def is_worth_keeping(info: zipfile.ZipInfo) -> bool:
+    """Whether a member of a zip archive can be taken over as it is deflated, and is large enough for it."""
+    return info.compress_size >= KEPT and is_deflated(info)
 
 
 def compress_tar(tar: BinaryIO, out: BinaryIO, compression: Compression = GZIP) -> Blob:
