@@ -40,7 +40,7 @@ from builder.store import DiskFullError, Store
 from tests.fake_registry import FakeRegistry, running
 from tests.fakes import FakeEngine
 from tests.small_disk import enlarge, small_disk
-from tests.wheels import make_wheel
+from tests.wheels import make_wheel, record_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -455,12 +455,21 @@ def test_wheels_without_python_files_need_no_container(tmp_path: Path, world: Wo
     assert (world.engine.runs, world.engine.loaded) == ([], [])
 
 
-def test_a_wheel_that_is_not_what_its_record_says_leaves_no_layer(tmp_path: Path, world: World) -> None:
+def test_what_a_record_says_of_a_file_is_kept_even_if_it_lies(tmp_path: Path, world: World) -> None:
     wheel = make_wheel(tmp_path, "foo", {"foo.bin": b"1"}, lie={"foo.bin": b"2"})
-    lying = read_layout(wheel, VENV)
-    with pytest.raises(BuildFailedError, match=r"^foo-1.0-py3-none-any.whl: foo.bin is not the file that"):
-        world.make([lying])
-    [_, plan] = plan_layers([lying])
+    [_, layer] = world.make([read_layout(wheel, VENV)])
+    assert record_line("foo.bin", b"2") in world.read(layer, f"{SITE}/foo-1.0.dist-info/RECORD").decode()
+
+
+def test_a_wheel_with_a_damaged_file_leaves_no_layer(tmp_path: Path, world: World) -> None:
+    wheel = make_wheel(tmp_path, "foo", {"foo.bin": b"hello"})
+    data = bytearray(wheel.path.read_bytes())
+    data[30 + len("foo.bin") + 1] ^= 1  # the first letter, behind the member's header
+    wheel.path.write_bytes(data)
+    damaged = read_layout(wheel, VENV)
+    with pytest.raises(BuildFailedError, match=r"^foo-1.0-py3-none-any.whl: foo.bin is damaged"):
+        world.make([damaged])
+    [_, plan] = plan_layers([damaged])
     assert world.store.result("layer", layer_key(plan, terms(python="3.13.5-2", epoch=EPOCH))) is None
     assert list((world.store.root / "tmp").iterdir()) == []
 
