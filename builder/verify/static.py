@@ -108,7 +108,7 @@ def _not_run(name: str, answer: ProbeAnswer) -> Check:
     return Check(name=name, level="static", outcome="skipped", summary=summary, evidence=answer.tail)
 
 
-def installed_check(report: StaticReport, locked: Sequence[tuple[str, str]], asked: Sequence[str] = ()) -> Check:
+def installed_check(report: StaticReport, locked: Sequence[tuple[str, str]], asked: Sequence[str]) -> Check:
     """Hold the installed distributions and their files against the lock and the RECORDs of the wheels.
 
     A file in whose place a dependent's lies has to agree with the RECORD of that one.
