@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from builder.build.wheelfile import WheelInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 EXECUTABLE = 0o100755
@@ -40,6 +40,7 @@ def make_wheel(
     *,
     version: str = "1.0",
     entry_points: str = "",
+    requires: Iterable[str] = (),
     record: str | None = None,
     lie: Mapping[str, bytes] | None = None,
 ) -> WheelInput:
@@ -48,7 +49,9 @@ def make_wheel(
     `record` replaces the true RECORD; `lie` gives the bytes that it lists for some files instead of the true ones.
     """
     info = f"{name}-{version}.dist-info"
-    content = [*(files if isinstance(files, list) else _members(files)), *_metadata(info, name, version, entry_points)]
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    content = [*(files if isinstance(files, list) else _members(files)), *_metadata(info, metadata, entry_points)]
     if record is None:
         listed = [(item.filename, data) for item, data in content if not item.filename.endswith(("/", ".jws"))]
         record = "".join(record_line(path, (lie or {}).get(path, data)) for path, data in listed)
@@ -71,9 +74,9 @@ def _members(files: Mapping[str, bytes]) -> Files:
     return [(member(path), data) for path, data in files.items()]
 
 
-def _metadata(info: str, name: str, version: str, entry_points: str) -> Files:
+def _metadata(info: str, metadata: str, entry_points: str) -> Files:
     texts = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "METADATA": metadata,
         "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         **({"entry_points.txt": entry_points} if entry_points else {}),
     }

@@ -23,11 +23,14 @@ from builder.build.layers import (
     layer_key,
     make_layers,
 )
+from builder.build.owners import settle_owners
 from builder.build.papers import image_papers
 from builder.build.tarlayer import Blob
 from builder.build.wheelfile import WheelInput, read_layout
 from builder.document import key_of
 from builder.errors import BuildFailedError
+from builder.lock.requirements import stack_packages
+from builder.lock.target import target_of
 from builder.registry.share import NO_SHARE
 from builder.store import prove_all
 
@@ -36,11 +39,13 @@ if TYPE_CHECKING:
 
     from builder.build.image import Image
     from builder.build.layerplan import LayerPlan
+    from builder.build.owners import Settled
     from builder.build.venv import Venv
     from builder.build.wheelfile import WheelLayout
     from builder.build.wheels import BuiltWheel
     from builder.engine import Engine
     from builder.lock.model import Lock, LockedWheel
+    from builder.lock.target import Target
     from builder.recipe.model import Recipe
     from builder.registry.share import Sharing
     from builder.store import Store
@@ -165,7 +170,7 @@ def build_image(
     share: Sharing = NO_SHARE,
 ) -> BuiltImage:
     """Make the layers that are missing, assemble the image, load it into the engine and record it."""
-    layouts = _layouts(plan, store)
+    layouts = settled_layouts(plan, store).layouts
     plans, codec = plan.layers(layouts), plan.terms.codec
     with Ahead(plan.key, plan.settings.epoch, engine=engine, store=store) as ahead:
         layers = make_layers(
@@ -221,7 +226,7 @@ def find_image(plan: ImagePlan, store: Store) -> Image | None:
 
 def has_packages(plan: ImagePlan, store: Store) -> bool:
     """Whether the layers of all packages are in the store: what is left of the image is made in moments."""
-    plans = plan_layers(_layouts(plan, store), stack=plan.stack)
+    plans = plan_layers(settled_layouts(plan, store).layouts, stack=plan.stack)
     return None not in find_layers(plans, plan.terms, store)
 
 
@@ -233,7 +238,7 @@ def _layers_in(record: Mapping[str, Any], store: Store) -> tuple[Layer, ...] | N
 
 def _find_layers(plan: ImagePlan, store: Store) -> tuple[Layer, ...] | None:
     base = _found_base(plan, store)
-    plans = plan.layers(_layouts(plan, store))
+    plans = plan.layers(settled_layouts(plan, store).layouts)
     blobs = find_layers(plans, plan.terms, store)
     done = [
         Layer(title=item.title, blob=blob, media_type=plan.terms.codec.media_type)
@@ -255,18 +260,20 @@ def _found_base(plan: ImagePlan, store: Store) -> tuple[Layer, ...]:
     return (Layer(title="base", blob=blob, media_type=codec.media_type),) if blob else ()
 
 
-def _layouts(plan: ImagePlan, store: Store) -> tuple[WheelLayout, ...]:
+def settled_layouts(plan: ImagePlan, store: Store) -> Settled:
+    """Return where the files of a plan's wheels go, each path to one wheel; raise BuildFailedError if they cannot."""
+    target = target_of(plan.recipe, plan.lock.file.base)
     try:
-        return _laid_out(plan.wheels, plan.terms.venv)
+        return _laid_out(plan.wheels, plan.terms.venv, stack_packages(plan.recipe), target)
     except BuildFailedError:
         prove_all(store, [wheel.sha256 for wheel in plan.wheels])  # what is damaged here looks like a broken wheel
         raise
 
 
 @lru_cache(maxsize=1)
-def _laid_out(wheels: tuple[WheelInput, ...], venv: Venv) -> tuple[WheelLayout, ...]:
+def _laid_out(wheels: tuple[WheelInput, ...], venv: Venv, asked: tuple[str, ...], target: Target) -> Settled:
     """Lay out wheels, which takes a moment and is asked for before an image is made, while it is, and after."""
-    return tuple(read_layout(wheel, venv) for wheel in wheels)
+    return settle_owners((read_layout(wheel, venv) for wheel in wheels), asked, target)
 
 
 def _built(plan: ImagePlan, record: Mapping[str, Any]) -> BuiltImage:

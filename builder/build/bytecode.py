@@ -93,10 +93,10 @@ def prove_wheels(layouts: Iterable[WheelLayout], store: Store) -> None:
 
 
 def byte_code_files(layout: WheelLayout, venv: Venv, archive: Path | None) -> tuple[File, ...]:
-    """Return the byte code of a wheel as files of its layer; sources that do not compile have none."""
+    """Return the byte code of a wheel as files of its layer; sources that do not compile or are overlaid have none."""
     if archive is None:
         return ()
-    known = {file.path for file in layout.sources(venv)}
+    known = {file.path for file in layout.sources(venv)} - {file.path for file in layout.overlaid}
     with zipfile.ZipFile(archive) as results:
         return tuple(
             File(

@@ -1,6 +1,7 @@
 """Runs where the rendered Dockerfile is built: makes what pip installed the files that envbuild's layers hold.
 
-It compiles the byte code, and takes away the build backends that wheels carry by mistake (`BUILD_BACKEND`).
+It compiles the byte code, and takes away the build backends that wheels carry by mistake (`BUILD_BACKEND`). The byte
+code of the wheels that `last.txt` lists, because they lie over others, replaces that of the others.
 
 Which files a wheel has and where they lie follows from the wheel alone (PEP 427); `compile_inside.py` beside this file
 compiles them, each part of a wheel in a process of its own. Only the standard library is imported.
@@ -15,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 COMPILER = Path(__file__).with_name("compile_inside.py")
+LAST = Path(__file__).with_name("last.txt")
 BUILD_BACKEND, TESTS = "build_backend.py", "/tests/"  # as in wheelfile.py
 WHEELS, JOBS, RESULTS = Path("/wheels"), Path("/jobs"), Path("/results")  # as in compile_inside.py
 
@@ -51,9 +53,16 @@ def compile_installed(wheels: Path, prefix: str, site_packages: str) -> int:
             (JOBS / wheel.name).write_text(json.dumps(sources))
     jobs = sorted(job.name for job in JOBS.iterdir())
     code = subprocess.run([sys.executable, "-S", COMPILER, *jobs], check=False).returncode
-    for result in sorted(RESULTS.iterdir()):
-        put_beside_sources(result)
+    if code == 0:
+        for job in as_installed(jobs):
+            put_beside_sources(job)
     return code
+
+
+def as_installed(wheels: list[str]) -> list[str]:
+    """Return the wheels in the order in which pip was told to install them."""
+    last = [line.split()[1] for line in LAST.read_text(encoding="utf-8").splitlines()]
+    return sorted(wheels, key=lambda wheel: last.index(wheel) if wheel in last else -1)
 
 
 def leave_out_backends(site_packages: Path) -> None:
@@ -65,14 +74,20 @@ def leave_out_backends(site_packages: Path) -> None:
         record.write_text("".join(kept), encoding="utf-8", newline="")
 
 
-def put_beside_sources(result: Path) -> None:
-    """Write the byte code of one wheel to `__pycache__` folders (PEP 3147)."""
-    with zipfile.ZipFile(result) as archive:
+def put_beside_sources(wheel: str) -> None:
+    """Write the byte code of one wheel to `__pycache__` folders (PEP 3147), and leave none of what it lies over."""
+    for _, path in json.loads((JOBS / wheel).read_bytes()):
+        beside(path).unlink(missing_ok=True)
+    with zipfile.ZipFile(RESULTS / wheel) as archive:
         for path in archive.namelist():
-            source = Path(path)
-            target = source.parent / "__pycache__" / f"{source.stem}.{sys.implementation.cache_tag}.pyc"
-            target.parent.mkdir(exist_ok=True)
-            target.write_bytes(archive.read(path))
+            beside(path).parent.mkdir(exist_ok=True)
+            beside(path).write_bytes(archive.read(path))
+
+
+def beside(source: str) -> Path:
+    """Return where the byte code of a source lies."""
+    path = Path(source)
+    return path.parent / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.pyc"
 
 
 if __name__ == "__main__":

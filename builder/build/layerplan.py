@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from builder.build.hostile import folders_above
-from builder.build.wheelfile import record_hash
-from builder.errors import BuildFailedError
-
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable
 
     from builder.build.tarlayer import File
     from builder.build.wheelfile import WheelLayout
@@ -42,11 +38,9 @@ def plan_layers(
     lies above a changed layer, so what the recipe pins lies above all other wheels, the largest first, and the papers,
     which change with every lock, come last. Of the other large wheels those without Python files come first, and the
     smallest of them: they need no byte code, and the engine begins as soon as it has one whole layer. A small wheel's
-    bucket follows from its name alone, so another package does not move it. Raises BuildFailedError if two wheels want
-    to own one path with different bytes.
+    bucket follows from its name alone, so another package does not move it.
     """
     ordered = sorted(layouts, key=lambda layout: (-layout.size, layout.wheel.name))
-    _check_owners(ordered)
     alone = [layout for layout in ordered if layout.size >= LARGE or layout.wheel.name in stack][:MOST_OWN]
     pinned = [layout for layout in alone if layout.wheel.name in stack]
     large = sorted((layout for layout in alone if layout.wheel.name not in stack), key=_turn)
@@ -77,28 +71,3 @@ def _plan(layouts: list[WheelLayout]) -> LayerPlan:
     ordered = sorted(layouts, key=lambda layout: layout.wheel.name)
     title = ", ".join(f"{layout.wheel.name} {layout.wheel.version}" for layout in ordered)
     return LayerPlan(title=title, layouts=tuple(ordered))
-
-
-def _check_owners(layouts: Sequence[WheelLayout]) -> None:
-    """Refuse two wheels that own one path with different bytes: which one wins would depend on their order."""
-    owners: dict[str, tuple[WheelLayout, File]] = {}
-    for layout in layouts:
-        for file in layout.files:
-            other, theirs = owners.setdefault(file.path, (layout, file))
-            if other is not layout and not _same(file, theirs):
-                raise _conflict(other, layout, f"both own {file.path}, with different bytes")
-    for layout in layouts:
-        if both := folders_above(file.path for file in layout.files) & owners.keys():
-            folder = min(both)
-            raise _conflict(owners[folder][0], layout, f"both own {folder}, one as a file, one as a folder")
-
-
-def _conflict(one: WheelLayout, other: WheelLayout, text: str) -> BuildFailedError:
-    return BuildFailedError(
-        f"{one.wheel.filename} and {other.wheel.filename} {text}",
-        remedy="one environment cannot hold both: drop one, or patch it and build it from source",
-    )
-
-
-def _same(one: File, other: File) -> bool:
-    return (one.size, one.mode, record_hash(one)) == (other.size, other.mode, record_hash(other))

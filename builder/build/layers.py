@@ -175,6 +175,7 @@ def layer_key(plan: LayerPlan, terms: LayerTerms) -> str:
                     "filename": layout.wheel.filename,
                     "sha256": layout.wheel.sha256,
                     "byte_code": byte_code_key(layout, venv, terms.python) if layout.sources(venv) else None,
+                    **({"overlaid": [file.path for file in layout.overlaid]} if layout.overlaid else {}),
                 }
                 for layout in plan.layouts
             ],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from builder.build.assembly import settled_layouts
 from builder.build.base import find_base
 from builder.build.duplicates import find_duplicates
 from builder.build.layers import find_base_layer, find_layers
 from builder.build.stage import find_plan
-from builder.build.wheelfile import read_layout
 from builder.document import Document
 from builder.errors import UsageError
 from builder.sizes import shown_bytes
@@ -93,7 +93,7 @@ def measure_image(source: RecipeFile, locked: Lock, store: Store) -> SizeReport:
             f"{source.path}: the wheels of this image are not all in the store, so it cannot be measured",
             remedy=f"run `envbuild build {source.path}`",
         )
-    layouts = tuple(read_layout(wheel, plan.terms.venv) for wheel in plan.wheels)
+    layouts = settled_layouts(plan, store).layouts
     base = find_base(locked.file.debian, store) if locked.file.debian else None
     packages = [
         PackageSize(name=layout.wheel.name, version=layout.wheel.version, bytes=layout.size, files=len(layout.files))

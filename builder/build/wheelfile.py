@@ -19,6 +19,7 @@ from installer.exceptions import InstallerError
 from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
 from installer.sources import WheelFile
 from installer.utils import SCHEME_NAMES, canonicalize_name, fix_shebang, parse_entrypoints, parse_metadata_file
+from packaging.metadata import parse_email
 
 from builder.build.hostile import BROKEN, check_members, check_places
 from builder.build.tarlayer import File, Member, record_digest
@@ -78,24 +79,32 @@ class WheelInput:
 class WheelLayout:
     """The files that a wheel becomes, sorted by path; its RECORD, which also lists byte code, is made at the end.
 
-    `left_out` are the files of the wheel that an environment does not get, besides byte code and old signatures.
+    `requires` are the wheel's requirements as its metadata writes them. `left_out` are the files of the wheel that an
+    environment does not get, besides byte code and old signatures. `overlaid` are those in whose place lies another
+    wheel's file (`owners.py`): RECORD lists them, as an installer leaves it.
     """
 
     wheel: WheelInput
     files: tuple[File, ...]
     record: str
+    requires: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    overlaid: tuple[File, ...] = ()
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
+        """The bytes of the files that the environment gets."""
         return sum(file.size for file in self.files)
 
     def sources(self, venv: Venv) -> tuple[File, ...]:
-        """Return the files that come with byte code: those that Python can import, but for packages' tests."""
-        inside = venv.site_packages + "/"
-        found = (file for file in self.files if file.path.startswith(inside) and file.path.endswith(".py"))
-        return tuple(file for file in found if TESTS not in file.path.removeprefix(venv.site_packages))
+        """Return the files that are compiled: those that Python can import, but for packages' tests.
+
+        They are the wheel's alone, overlaid or not: byte code depends on what else is compiled with it.
+        """
+        inside, every = venv.site_packages + "/", (*self.files, *self.overlaid)
+        found = (file for file in every if file.path.startswith(inside) and file.path.endswith(".py"))
+        wanted = (file for file in found if TESTS not in file.path.removeprefix(venv.site_packages))
+        return tuple(sorted(wanted, key=_by_path))
 
 
 def read_layout(wheel: WheelInput, venv: Venv) -> WheelLayout:
@@ -114,7 +123,8 @@ def read_layout(wheel: WheelInput, venv: Venv) -> WheelLayout:
 def record_of(layout: WheelLayout, venv: Venv, byte_code: Iterable[str]) -> File:
     """Return the RECORD of an installed wheel; byte code is listed without hash, as pip does."""
     site = venv.site_packages
-    rows = [(_relative(file.path, site), record_hash(file), str(file.size)) for file in layout.files]
+    files = (*layout.files, *layout.overlaid)
+    rows = [(_relative(file.path, site), record_hash(file), str(file.size)) for file in files]
     rows += [(_relative(path, site), "", "") for path in (*byte_code, layout.record)]
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(sorted(rows))
@@ -140,10 +150,10 @@ def _lay_out(wheel: WheelInput, archive: zipfile.ZipFile, venv: Venv) -> WheelLa
     record = f"{metadata}/RECORD"
     if record in files:
         raise ValueError(f"two files of it want to be {record}")
-    ordered = tuple(sorted((files | {made_by.path: made_by}).values(), key=lambda file: file.path.encode()))
+    ordered = tuple(sorted((files | {made_by.path: made_by}).values(), key=_by_path))
     check_places(wheel.filename, ordered, venv)
     left_out = tuple({BUILD_BACKEND} & source.names)
-    return WheelLayout(wheel=wheel, files=ordered, record=record, left_out=left_out)
+    return WheelLayout(wheel=wheel, files=ordered, record=record, requires=source.requires(), left_out=left_out)
 
 
 class _Source(WheelFile):
@@ -177,6 +187,11 @@ class _Source(WheelFile):
         version = parse_metadata_file(self.read_dist_info("WHEEL"))["Wheel-Version"]
         if not (version and version.startswith("1.")):
             raise ValueError(f"its Wheel-Version is {version}, and only 1.x is known")
+
+    def requires(self) -> tuple[str, ...]:
+        """Return the requirements as METADATA writes them."""
+        metadata = self._archive.read(f"{self.dist_info_dir}/METADATA")
+        return tuple(parse_email(metadata)[0].get("requires_dist", ()))
 
     def scripts(self) -> Iterator[File]:
         """Yield the scripts of the entry points; on Linux one of a window is like any other."""
@@ -246,6 +261,10 @@ class _Source(WheelFile):
         listed = {path for path, *line in self._rows.values() if _LISTED.fullmatch(",".join(line))}
         bare = self._rows.get(record) == (record, "", "") and self._rows.keys().isdisjoint(signatures)
         return bare and files <= listed
+
+
+def _by_path(file: File) -> bytes:
+    return file.path.encode()
 
 
 def _mode(info: zipfile.ZipInfo) -> Literal[0o644, 0o755]:

@@ -5,14 +5,27 @@ Runs inside the image with its own Python and the standard library alone; prints
 
 from __future__ import annotations
 
+import base64
+import collections
 import csv
+import hashlib
 import importlib.metadata
 import json
+import posixpath
 import re
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 DPKG_STATUS = Path("/var/lib/dpkg/status")
+
+
+class Row(NamedTuple):
+    """One line of a RECORD: where the file is, its hash as it is written there, its size in bytes."""
+
+    path: str
+    written: str
+    size: int
 
 
 def main() -> None:
@@ -36,17 +49,41 @@ def debian(status: Path) -> list[dict[str, object]]:
 
 def python() -> list[dict[str, object]]:
     """Return the distributions that this Python finds; of two with one name, the one that it imports."""
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, importlib.metadata.Distribution] = {}
     for metadata in importlib.metadata.distributions():
-        name = re.sub(r"[-_.]+", "-", metadata.metadata["Name"]).lower()
-        size = recorded_bytes(metadata.read_text("RECORD") or "")
-        found.setdefault(name, {"name": name, "version": metadata.version, "bytes": size})
-    return list(found.values())
+        found.setdefault(re.sub(r"[-_.]+", "-", metadata.metadata["Name"]).lower(), metadata)
+    records = [
+        recorded(metadata.read_text("RECORD") or "", str(metadata.locate_file(""))) for metadata in found.values()
+    ]
+    sizes = installed_bytes(records)
+    return [
+        {"name": name, "version": metadata.version, "bytes": size}
+        for (name, metadata), size in zip(found.items(), sizes, strict=True)
+    ]
 
 
-def recorded_bytes(record: str) -> int:
-    """Return the sum of the sizes in a RECORD; byte code, which is listed without one, does not count."""
-    return sum(int(row[2]) for row in csv.reader(record.splitlines()) if len(row) > 2 and row[2].isdigit())
+def recorded(record: str, folder: str) -> list[Row]:
+    """Return the rows of a RECORD that have a size; byte code has none."""
+    rows = [row for row in csv.reader(record.splitlines()) if len(row) > 2 and row[2].isdigit()]
+    return [Row(posixpath.normpath(f"{folder}/{path}"), written, int(size)) for path, written, size, *_ in rows]
+
+
+def installed_bytes(records: list[list[Row]]) -> list[int]:
+    """Return the bytes of the files of each RECORD, but for those that have another one's in their place."""
+    written = collections.defaultdict(set)
+    for row in (row for rows in records for row in rows):
+        written[row.path].add(row.written)
+    return [sum(row.size for row in rows if len(written[row.path]) == 1 or is_there(row)) for rows in records]
+
+
+def is_there(row: Row) -> bool:
+    """Say whether the file of a row is the one that its RECORD means."""
+    method, _, expected = row.written.partition("=")
+    path = Path(row.path)
+    if method not in hashlib.algorithms_guaranteed or not path.is_file():
+        return False
+    digest = base64.urlsafe_b64encode(hashlib.new(method, path.read_bytes()).digest())
+    return digest.rstrip(b"=").decode() == expected
 
 
 if __name__ == "__main__":

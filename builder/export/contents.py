@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import builder.build
+from builder.build.assembly import plan_image, settled_layouts
 from builder.build.base import base_identity, deb_filename
 from builder.build.papers import image_papers
 from builder.build.render import render_dockerfiles
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from builder.store import Store
 
 TOOLS = ("compile_inside.py", "compile_installed.py")
+LAST = "tools/last.txt"  # the wheels that lie over others: pip knows no order of its own without their requirements
 TOOLCHAIN = "toolchain"
 
 _README = """\
@@ -45,12 +47,15 @@ def image_context(source: RecipeFile, locked: Lock, materials: Materials, store:
     built = [Item(name=f"wheels/{wheel.filename}", content=store.sound(wheel.sha256)) for wheel in materials.built]
     pip = [wheel for wheel in locked.toolchain_wheels if wheel.name == "pip"]
     scripts = Path(builder.build.__file__).parent
+    plan = plan_image(source.recipe, locked, base_identity(locked), materials.built, store)
+    last = [f"{wheel.name}=={wheel.version} {wheel.filename}\n" for wheel in settled_layouts(plan, store).last]
     return (
         *(_base_tar(materials.rootfs, store)),
         *_wheels(locked.wheels, "wheels", store),
         *built,
         *_wheels(pip, "tools", store),
         *(Item(name=f"tools/{name}", content=scripts / name) for name in TOOLS),
+        Item(name=LAST, content="".join(last).encode()),
         *(Item(name=name, content=files[name].encode()) for name in ("requirements.txt", "Dockerfile")),
         *(
             Item(name=f"papers/{posixpath.basename(paper.path)}", content=paper.content)

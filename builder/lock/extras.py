@@ -1,4 +1,4 @@
-"""Which extras the chosen wheels ask of each other: what uv forgets of a package whose requirements are overruled."""
+"""The extras that uv forgets of a package whose requirements are overruled, and the metadata that tells of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from builder.lock.choice import ChosenWheel
-    from builder.lock.target import Target
     from builder.recipe.model import Index
     from builder.settings import Settings
     from builder.store import Store
@@ -33,29 +32,6 @@ def with_extras(overrides: Iterable[str], asked: Mapping[str, frozenset[str]]) -
         override.extras |= asked.get(canonicalize_name(override.name), frozenset())
         widened.append(str(override))
     return tuple(sorted(widened))
-
-
-def asked_extras(
-    requirements: Iterable[str], requires: Mapping[str, tuple[str, ...]], target: Target
-) -> dict[str, frozenset[str]]:
-    """Return the extras asked of each package that the requirements lead to; `requires` says what each one needs."""
-    found: set[tuple[str, str]] = set()
-    waiting = [pair for line in requirements for pair in _asked(line, "", target)]
-    while waiting:
-        name, extra = pair = waiting.pop()
-        if pair not in found:
-            found.add(pair)
-            waiting += [pair for line in requires.get(name, ()) for pair in _asked(line, extra, target)]
-    names = {name for name, extra in found if extra}
-    return {name: frozenset(extra for owner, extra in found if owner == name and extra) for name in names}
-
-
-def _asked(line: str, extra: str, target: Target) -> list[tuple[str, str]]:
-    """Return the package that a requirement asks for, once without and once with each extra, where it applies."""
-    requirement = Requirement(line)
-    if requirement.marker is not None and not target.applies(str(requirement.marker), extra):
-        return []
-    return [(canonicalize_name(requirement.name), asked) for asked in ("", *map(canonicalize_name, requirement.extras))]
 
 
 def declared_requirements(

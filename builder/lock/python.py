@@ -9,8 +9,9 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import InvalidDocumentError
 from builder.lock.choice import chosen_wheels, locked_wheels, refuse_other_index
-from builder.lock.extras import asked_extras, declared_requirements, with_extras
+from builder.lock.extras import declared_requirements, with_extras
 from builder.lock.index import mirrored
+from builder.lock.needs import asked_extras
 from builder.lock.pylock import write_pylock
 from builder.lock.requirements import built_packages
 from builder.lock.target import target_of
@@ -100,7 +101,7 @@ def _chosen(question: Question, previous: bytes, store: Store, settings: Setting
         unread = [wheel for wheel in chosen if wheel.sha256 not in requires]
         requires |= declared_requirements(unread, question.indexes, store, settings)
         by_name = {wheel.name: requires[wheel.sha256] for wheel in chosen}
-        widened = with_extras(question.overrides, asked_extras(question.requirements, by_name, question.target))
+        widened = with_extras(question.overrides, asked_extras(question.requirements, by_name, question.target.applies))
         if widened == question.overrides:
             return chosen
         question = replace(question, overrides=widened)

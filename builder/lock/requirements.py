@@ -39,6 +39,11 @@ def requirements_of(recipe: Recipe, projects: Mapping[str, Project]) -> tuple[st
     return tuple(sorted(line for line in lines if canonicalize_name(Requirement(line).name) not in built))
 
 
+def stack_packages(recipe: Recipe) -> tuple[str, ...]:
+    """Return the packages of the stack with the extras that are asked of them, such as `a[b,c]`, sorted."""
+    return tuple(sorted(_with_extras(name, package) for name, package in recipe.stack.items()))
+
+
 def toolchain_requirements(recipe: Recipe, projects: Mapping[str, Project]) -> tuple[str, ...]:
     """Return what the toolchain's wheels must satisfy, sorted; where nothing is compiled, only pip is there to install.
 
@@ -85,8 +90,11 @@ def build_requirements(name: str, package: Package, project: Project) -> tuple[s
 
 
 def _pin(name: str, package: Package) -> str:
-    extras = f"[{','.join(sorted(package.extras))}]" if package.extras else ""
-    return f"{name}{extras}=={package.version}"
+    return f"{_with_extras(name, package)}=={package.version}"
+
+
+def _with_extras(name: str, package: Package) -> str:
+    return f"{name}[{','.join(sorted(package.extras))}]" if package.extras else name
 
 
 def _has_torch(lines: Iterable[str]) -> bool:

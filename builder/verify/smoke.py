@@ -27,8 +27,9 @@ _UNITS = {"m": 1 << 20, "g": 1 << 30}
 class Subject:
     """What is proven: an image in the engine, what it must hold, and the GPU that it is for.
 
-    `driver_cuda` is the CUDA version of the oldest driver that the recipe allows, None if it says none. `places` are
-    the diff ids of its layers by the distribution that they hold; `again`: nothing is taken from an earlier proof.
+    `asked` are the packages of the stack with the extras that the recipe asks for. `driver_cuda` is the CUDA version of
+    the oldest driver that the recipe allows, None if it says none. `places` are the diff ids of its layers by the
+    distribution that they hold; `again`: nothing is taken from an earlier proof.
     """
 
     recipe: str
@@ -38,6 +39,7 @@ class Subject:
     installed: tuple[tuple[str, str], ...]
     built: tuple[str, ...]
     stack: tuple[str, ...]
+    asked: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     driver_cuda: str | None = None
     serve: Serve | None = None
@@ -136,6 +138,7 @@ def _look(
             locked=subject.installed,
             built=subject.built,
             stack=subject.stack,
+            asked=subject.asked,
             overrides=subject.overrides,
             serve=subject.serve,
             driver_cuda=subject.driver_cuda,

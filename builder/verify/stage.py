@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.lock.requirements import built_packages
+from builder.lock.requirements import built_packages, stack_packages
 from builder.preflight.toolchain import native_cuda
 from builder.recipe.targets import find_target
 from builder.recipe.workspace import workspace_of
@@ -112,6 +112,7 @@ def _subject(source: RecipeFile, locked: Lock, image: BuiltImage, grounds: Groun
         places=image.places,
         built=built_packages(recipe),
         stack=tuple(sorted(recipe.stack)),
+        asked=stack_packages(recipe),
         overrides=tuple(sorted(recipe.overrides)),
         driver_cuda=native_cuda(recipe.host.driver) if recipe.host else None,
     )

@@ -16,6 +16,7 @@ from builder.verify.imports import imports_check
 from builder.verify.inside import with_log
 from builder.verify.known import Known
 from builder.verify.links import links_check
+from builder.verify.overlaid import judge_overlaid
 from builder.verify.requirements import requirements_check
 from builder.verify.serve_options import MODEL_OPTION, command_line, serve_check
 from builder.verify.static_report import StaticReport, first_of, shortened
@@ -41,6 +42,7 @@ def static_checks(
     locked: tuple[tuple[str, str], ...],
     built: tuple[str, ...],
     stack: tuple[str, ...],
+    asked: tuple[str, ...] = (),
     overrides: tuple[str, ...] = (),
     serve: Serve | None = None,
     timeout: float,
@@ -52,9 +54,10 @@ def static_checks(
     """Look into an image once and return the static checks.
 
     `locked` are (name, version) of all wheels, `built` the distributions that the recipe compiled, `stack` those to
-    import, `overrides` those whose requirements the recipe overrules, `serve` how the server is started. `driver_cuda`
-    is the CUDA version of the target's driver, if it is known; `timeout` is in seconds. `places` are the layers by the
-    distribution that they hold: of those that were seen before, the files are not read, but for `again`.
+    import, `asked` the same with the extras that are asked of them, `overrides` those whose requirements the recipe
+    overrules, `serve` how the server is started. `driver_cuda` is the CUDA version of the target's driver, if it is
+    known; `timeout` is in seconds. `places` are the layers by the distribution that they hold: of those that were seen
+    before, the files are not read, but for `again`.
     """
     known = Known(store=place.store, places=places, again=again)
     gpu = f"{target.capability} {driver_cuda or ''}".strip()
@@ -76,7 +79,7 @@ def static_checks(
     report = StaticReport.from_json(canonical_json(answer.report), source="the static probe's report")
     known.keep(report.facts, gpu)
     checks = (
-        installed_check(report, locked),
+        installed_check(report, locked, asked),
         requirements_check(report, overrides),
         links_check(report, built=built, stack=stack),
         device_code_check(report, capability=target.capability, target_name=target.id, built=built),
@@ -105,11 +108,16 @@ def _not_run(name: str, answer: ProbeAnswer) -> Check:
     return Check(name=name, level="static", outcome="skipped", summary=summary, evidence=answer.tail)
 
 
-def installed_check(report: StaticReport, locked: Sequence[tuple[str, str]]) -> Check:
-    """Hold the installed distributions and their files against the lock and the RECORDs of the wheels."""
+def installed_check(report: StaticReport, locked: Sequence[tuple[str, str]], asked: Sequence[str]) -> Check:
+    """Hold the installed distributions and their files against the lock and the RECORDs of the wheels.
+
+    A file in whose place a dependent's lies has to agree with the RECORD of that one.
+    """
     problems = [*_differences(report, locked)]
     for seen in report.distributions:
         problems += [f"{seen.name} {seen.version}: {problem}" for problem in seen.problems]
+    overlaid = judge_overlaid(report, asked)
+    problems += overlaid.problems
     count, files = len(report.distributions), sum(seen.files for seen in report.distributions)
     size = sum(seen.bytes for seen in report.distributions)
     return Check(
@@ -117,16 +125,18 @@ def installed_check(report: StaticReport, locked: Sequence[tuple[str, str]]) -> 
         level="static",
         outcome="failed" if problems else "passed",
         summary=first_of(problems)
-        or f"the {count} distributions are those of the lock, their {files} files those that the wheels recorded",
+        or f"the {count} distributions are those of the lock, their {files} files those that the wheels recorded"
+        + (f", but for {overlaid.files} in whose place a dependent's lie" if overlaid.files else ""),
         figures={
             "distributions": count,
             "files": files,
+            "overlaid": overlaid.files,
             "recalled": sum(seen.recalled for seen in report.distributions),
             "megabytes": round(size / 1e6),
             "outside": len(report.others),
             "problems": len(problems),
         },
-        evidence=shortened(problems),
+        evidence=shortened([*problems, *overlaid.notices]),
     )
 
 

@@ -15,7 +15,8 @@ MOST_EVIDENCE = 40
 class SeenDistribution(Document):
     """An installed distribution: its size, each file that is not as its wheel recorded it, and what it requires.
 
-    `recalled` are the files that were not read, because they were in another image with the same layer.
+    `recalled` are the files that were not read, because they were in another image with the same layer. `overlaid` are,
+    by path, the distributions that recorded the bytes that lie in the place of a file that has others.
     """
 
     name: str
@@ -23,6 +24,7 @@ class SeenDistribution(Document):
     files: int
     bytes: int
     problems: tuple[str, ...]
+    overlaid: dict[str, tuple[str, ...]] = {}
     recalled: int = 0
     requires: tuple[str, ...] = ()
 

@@ -26,6 +26,7 @@ from builder.lock.lockfile import TOOLCHAIN
 from builder.lock.pylock import read_pylock
 from builder.lock.wheels import fetch_wheels
 from builder.settings import settings_from
+from builder.verify.stage import try_recipe
 from tests.docker.python_rootfs import system_python
 from tests.workshop import Project, add_wheel, make_rootfs, new_project
 
@@ -38,24 +39,46 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.docker, pytest.mark.network]
 
-COMPILER = 'foo: "1.0", cuda-toolkit: {version: "13.0.2", extras: [nvcc]}'
+STACK = """\
+foo: "1.0", cuda-toolkit: {version: "13.0.2", extras: [nvcc]}, libs-cu13: {version: "1.0", extras: [over]}"""
 RUNTIME = {"nvidia/cu13/lib/libcudart.so.13": b"elf\n", "nvidia/tests/test_cudart.py": b"x = 1\n"}
+# Of two wheels whose requirements it may not follow, pip installs that one last whose name comes first; the byte code
+# of the other one, by their file names, would be put there last.
+LOWER = {
+    "libs/edition.py": b"NAME = 'lower'\n",
+    "libs/broken.py": b"NAME = 'lower'\n",
+    "libs/lower.py": b"",
+    "libs/native.so": b"lower",
+}
+UPPER = {
+    "libs/edition.py": b"NAME = 'upper'\n",
+    "libs/broken.py": b"print 'python 2'\n",
+    "libs/lower.py": b"",
+    "libs/native.so": b"upper",
+}
+SCRIPT = "[console_scripts]\nlibs = libs.edition:{}\n"
 LOCKED = Path(__file__).parents[2] / "lockfiles" / "quickstart" / TOOLCHAIN
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine: DockerEngine) -> Iterator[Project]:
-    """A project whose image has a CUDA compiler, whose links are made by both, and tests, which neither compiles."""
+    """A project whose image has a CUDA compiler, whose links are made by both, and tests, which neither compiles.
+
+    One of its wheels lies over another, which it requires with an extra that the recipe asks for.
+    """
     folder = tmp_path_factory.mktemp("agrees")
     made = new_project(folder, make_rootfs(folder / "base.tar"), lambda: engine, name="envbuild-test-agrees")
     recipe = made.root / "recipes" / f"{made.name}.yaml"
-    recipe.write_text(recipe.read_text().replace('foo: "1.0"', COMPILER))
+    recipe.write_text(recipe.read_text().replace('foo: "1.0"', STACK))
     toolkit = add_wheel(made.store, folder, "cuda_toolkit", version="13.0.2")
     runtime = add_wheel(made.store, folder, "nvidia_cuda_runtime", version="13.0.96", files=RUNTIME)
+    lower = add_wheel(made.store, folder, "libs_base", files=LOWER, entry_points=SCRIPT.format("lower"))
+    requires, script = ["libs-base; extra == 'over'"], SCRIPT.format("upper")
+    upper = add_wheel(made.store, folder, "Libs_cu13", files=UPPER, entry_points=script, requires=requires)
     compiler = [replace(wheel, name=canonicalize_name(wheel.name)) for wheel in (toolkit, runtime)]
     pip = [wheel for wheel in read_pylock(LOCKED.read_bytes(), source=str(LOCKED)) if wheel.name == "pip"]
     fetch_wheels(pip, made.store, settings_from())
-    made.lock_with([*made.wheels, *compiler], tools=pip)
+    made.lock_with([*made.wheels, *compiler, lower, upper], tools=pip)
     yield made
     engine.remove_image(f"envbuild/{made.name}:latest")
     engine.remove_image(base_tag(f"sha256:{sha256_file(folder / 'base.tar')}"))
@@ -63,6 +86,21 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: DockerEngine) -> I
 
 def test_the_dockerfile_builds_the_same_files_as_the_assembler(project: Project) -> None:
     check_dockerfile(project.source, project.lock, project.tools)
+
+
+def test_the_files_of_a_wheel_lie_over_those_of_one_that_it_requires(project: Project) -> None:
+    image = build_recipe(project.source, project.lock, project.tools)
+    look = "import libs.edition, os; print(libs.edition.NAME, *sorted(os.listdir(libs.__path__[0] + '/__pycache__')))"
+    seen = project.tools.engine.run(ContainerRun(image=image.image_id, command=("python3", "-c", look), timeout=60.0))
+    tag = Venv(python=system_python()).cache_tag
+    assert (seen.code, seen.stdout.decode()) == (0, f"upper edition.{tag}.pyc lower.{tag}.pyc\n"), seen.stderr
+
+
+def test_the_static_check_of_the_image_knows_what_lies_over_what(project: Project) -> None:
+    image = build_recipe(project.source, project.lock, project.tools)
+    verdict = try_recipe(project.source, project.lock, image, project.tools, levels=("static",))
+    installed = verdict.checks[0]
+    assert (installed.name, installed.outcome, installed.figures["overlaid"]) == ("static.installed", "passed", 4)
 
 
 def test_the_libraries_of_a_compiler_in_the_image_have_the_names_that_linkers_look_for(project: Project) -> None:

@@ -29,6 +29,7 @@ from builder.store import Store
 from builder.tools import Tools
 from tests.fakes import FakeEngine
 from tests.sides import deb, debian_lock, wheel, write_lock_files
+from tests.wheels import record_line
 
 if TYPE_CHECKING:
     from builder.compare.comparison import Comparison
@@ -322,7 +323,19 @@ def test_the_inventory_reads_dpkg_and_leaves_out_what_was_removed(tmp_path: Path
 
 
 def test_the_inventory_counts_what_a_record_gives_a_size_for() -> None:
-    assert inventory.recorded_bytes('a.py,sha256=x,10\n"b,c.py",sha256=y,5\n__pycache__/a.pyc,,\nRECORD,,\n') == 15
+    rows = inventory.recorded('a.py,sha256=x,10\n"b,c.py",sha256=y,5\n__pycache__/a.pyc,,\nRECORD,,\n', "/site")
+    assert rows == [("/site/a.py", "sha256=x", 10), ("/site/b,c.py", "sha256=y", 5)]
+    assert inventory.installed_bytes([rows]) == [15]
+
+
+def test_the_inventory_counts_a_file_in_the_place_of_another_once(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").write_bytes(b"upper")
+    below, above = (
+        inventory.recorded(record_line("../bin/tool", data) + record_line("x.py", b"1"), f"{tmp_path}/site")
+        for data in (b"lower", b"upper")
+    )
+    assert inventory.installed_bytes([below, above]) == [1, 6]
 
 
 def test_the_inventory_runs_alone_and_reports_in_its_last_line() -> None:

@@ -15,6 +15,7 @@ from builder.build.layers import base_tag
 from builder.cli import run
 from builder.document import sha256_bytes, sha256_file
 from builder.errors import BuildFailedError, EngineError, UsageError
+from builder.export import contents
 from builder.export.agreement import TOLERATED, Tree, differences
 from builder.export.apptainer import definition
 from builder.export.parcel import Item, write_folder, write_tar
@@ -77,6 +78,7 @@ def test_the_context_holds_what_the_head_comment_of_the_dockerfile_lists(project
         "requirements.txt",
         "tools/compile_inside.py",
         "tools/compile_installed.py",
+        "tools/last.txt",
         "tools/pip-1.0-py3-none-any.whl",
         "wheels/bar-1.0-py3-none-any.whl",
         "wheels/foo-1.0-py3-none-any.whl",
@@ -89,6 +91,17 @@ def test_the_context_holds_what_the_head_comment_of_the_dockerfile_lists(project
     assert all((folder / name).exists() for name in listed)
 
 
+def test_the_context_names_the_wheels_that_lie_over_others_for_pip_to_install_them_last(
+    project: Project, tmp_path: Path
+) -> None:
+    export_context(project.source, project.lock, tmp_path / "one", project.tools)
+    assert (tmp_path / "one" / contents.LAST).read_bytes() == b""
+    over = add_wheel(project.store, tmp_path, "over", files={"bar.py": b"NAME = 'over'\n"}, requires=["bar==1.0"])
+    project.lock_with([*project.wheels, over], tools=[add_wheel(project.store, tmp_path, "pip")])
+    export_context(project.source, project.lock, tmp_path / "two", project.tools)
+    assert (tmp_path / "two" / contents.LAST).read_text() == "over==1.0 over-1.0-py3-none-any.whl\n"
+
+
 def test_the_dockerfile_copies_nothing_that_the_context_lacks(project: Project, tmp_path: Path) -> None:
     folder = tmp_path / "context"
     export_context(project.source, project.lock, folder, project.tools)
@@ -96,7 +109,7 @@ def test_the_dockerfile_copies_nothing_that_the_context_lacks(project: Project, 
     named = re.findall(r"^(?:COPY|ADD) (?!--from)(\S+) ", text, re.MULTILINE) + re.findall(
         r"/build/(tools/\S+?)(?:/pip)? ", text
     )
-    assert len(named) == 7
+    assert len(named) == 9
     assert all((folder / name).exists() for name in named), named
 
 

@@ -1,15 +1,12 @@
-"""Which layers an environment has, and which wheels cannot share one."""
+"""Which layers an environment has."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from builder.build.layerplan import BUCKETS, LARGE, LayerPlan, plan_layers
 from builder.build.tarlayer import File
 from builder.build.wheelfile import WheelInput, WheelLayout
-from builder.errors import BuildFailedError
 
 SITE = "/opt/env/lib/python3.13/site-packages"
 MOST_LAYERS = 120
@@ -74,22 +71,6 @@ def test_the_layers_stay_below_what_an_engine_can_stack() -> None:
     assert len(plans) + 1 < MOST_LAYERS
     assert sum(len(plan.layouts) for plan in plans) == 600
     assert [plans[1].title, plans[100].title] == ["large200 1.0", "large299 1.0"], "the largest have their own"
-
-
-def test_two_wheels_with_different_bytes_for_one_path_are_both_named() -> None:
-    with pytest.raises(BuildFailedError) as caught:
-        plan_layers([layout("one", tests=b"1"), layout("two", tests=b"2")])
-    assert caught.value.message == f"one.whl and two.whl both own {SITE}/tests, with different bytes"
-
-
-def test_two_wheels_may_own_the_same_bytes() -> None:
-    plans = plan_layers([layout("one", shared=b"1"), layout("two", shared=b"1")])
-    assert sum(len(plan.layouts) for plan in plans) == 2
-
-
-def test_a_file_of_one_wheel_cannot_be_a_folder_of_another() -> None:
-    with pytest.raises(BuildFailedError, match=rf"both own {SITE}/one, one as a file, one as a folder"):
-        plan_layers([layout("one"), layout("two", one=b"")])
 
 
 def test_an_environment_without_wheels_is_one_layer() -> None:

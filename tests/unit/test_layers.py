@@ -29,11 +29,13 @@ from builder.build.layers import (
     make_layers,
 )
 from builder.build.making import entries_of
+from builder.build.owners import settle_owners
 from builder.build.tarlayer import Link
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
 from builder.engine import Exit
 from builder.errors import BuildFailedError
+from builder.lock.target import Target
 from builder.registry.share import NO_SHARE, open_share
 from builder.settings import settings_from
 from builder.store import DiskFullError, Store
@@ -472,6 +474,20 @@ def test_a_wheel_with_a_damaged_file_leaves_no_layer(tmp_path: Path, world: Worl
     [_, plan] = plan_layers([damaged])
     assert world.store.result("layer", layer_key(plan, terms(python="3.13.5-2", epoch=EPOCH))) is None
     assert list((world.store.root / "tmp").iterdir()) == []
+
+
+def test_what_another_wheel_lies_over_is_in_no_layer_nor_is_its_byte_code(tmp_path: Path, world: World) -> None:
+    base = make_wheel(tmp_path, "base", {"foo/x.py": b"x = 1\n", "foo/y.py": b"y = 1\n"})
+    upper = make_wheel(tmp_path, "upper", {"foo/x.py": b"not Python 3\n"}, requires=["base"])
+    layouts = [read_layout(wheel, VENV) for wheel in (base, upper)]
+    settled = settle_owners(layouts, (), Target(python="3.13", glibc=41))
+    layers = world.make(settled.layouts)[1:]
+    members = [name for layer in layers for name in world.members(layer) if name.endswith((".py", ".pyc"))]
+    assert sorted(members) == [f"{SITE}/foo/{name}" for name in ("__pycache__/y.cpython-313.pyc", "x.py", "y.py")]
+    [below] = [layer for layer in layers if f"{SITE}/base-1.0.dist-info/RECORD" in world.members(layer)]
+    record = world.read(below, f"{SITE}/base-1.0.dist-info/RECORD").decode()
+    assert record_line("foo/x.py", b"x = 1\n") in record
+    assert "x.cpython-313.pyc" not in record
 
 
 def test_a_failed_compile_names_the_wheel_and_shows_the_interpreters_words(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from tests.wheels import make_wheel
 
 if TYPE_CHECKING:
     from builder.build.duplicates import Duplicate
+    from builder.build.wheelfile import WheelInput
     from builder.recipe.source import RecipeFile
 
 LIBRARIES = Path(__file__).parents[1] / "cases" / "fatbin"
@@ -130,17 +131,27 @@ def source(store: Store, tmp_path: Path) -> RecipeFile:
     path.parent.mkdir()
     path.write_text(RECIPE, encoding="utf-8")
     source = read_recipe(path)
-    wheels = []
-    for name, files in (
-        ("large", {"large/libx.so": ONE, "large/data": bytes(1000)}),
-        ("small", {"small/libx.so": ONE}),
-    ):
-        made = make_wheel(tmp_path, name, files)
-        size = made.path.stat().st_size
-        store.add(made.path)
-        wheels.append(LockedWheel(name=name, version="1.0", filename=made.filename, sha256=made.sha256, size=size))
-    write_lock_files(workspace_of(source).lock, question_of(source), debian_lock(deb("libc6", "1")), tuple(wheels))
+    large = make_wheel(tmp_path, "large", {"large/libx.so": ONE, "large/data": bytes(1000)})
+    small = make_wheel(tmp_path, "small", {"small/libx.so": ONE})
+    lock_wheels(source, store, large, small)
     return source
+
+
+def lock_wheels(source: RecipeFile, store: Store, *wheels: WheelInput) -> None:
+    """Move wheels into the store and write the lock that names them."""
+    locked = [
+        LockedWheel(
+            name=wheel.name,
+            version=wheel.version,
+            filename=wheel.filename,
+            sha256=wheel.sha256,
+            size=wheel.path.stat().st_size,
+        )
+        for wheel in wheels
+    ]
+    for wheel in wheels:
+        store.add(wheel.path)
+    write_lock_files(workspace_of(source).lock, question_of(source), debian_lock(deb("libc6", "1")), tuple(locked))
 
 
 def test_packages_are_measured_as_they_are_installed_the_biggest_first(source: RecipeFile, store: Store) -> None:
@@ -151,6 +162,19 @@ def test_packages_are_measured_as_they_are_installed_the_biggest_first(source: R
     assert large.files - small.files == 1
     assert small.bytes > len(ONE)
     assert report.installed == large.bytes + small.bytes
+
+
+def test_what_another_wheel_lies_over_is_not_counted_and_not_there_twice(
+    source: RecipeFile, store: Store, tmp_path: Path
+) -> None:
+    large = make_wheel(tmp_path, "large", {"lib/libx.so": ONE, "lib/y.so": OTHER})
+    small = make_wheel(tmp_path, "small", {"lib/libx.so": ONE + b"1", "small/libx.so": ONE}, requires=["large"])
+    lock_wheels(source, store, large, small)
+    report = measure_image(source, locked_recipe(source), store)
+    sizes = {package.name: package.bytes for package in report.packages}
+    assert sizes["large"] - len(OTHER) < len(ONE)
+    [twice] = report.twice
+    assert [(copy.owner, copy.bytes) for copy in twice.copies] == [("small", len(ONE) + 1), ("small", len(ONE))]
 
 
 def test_layers_that_are_not_made_have_no_size_and_no_total(source: RecipeFile, store: Store) -> None:

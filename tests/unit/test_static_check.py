@@ -128,6 +128,7 @@ def test_a_good_stack_passes_with_its_figures(environment: Environment) -> None:
     assert checks["static.installed"].figures == {
         "distributions": 2,
         "files": 8,
+        "overlaid": 0,
         "recalled": 0,
         "megabytes": 0,
         "outside": 0,
@@ -184,6 +185,71 @@ def installed_but(environment: Environment, change: str) -> str:
 )
 def test_each_difference_from_the_lock_is_named(environment: Environment, change: str, summary: str) -> None:
     assert installed_but(environment, change) == summary
+
+
+def test_a_file_may_be_that_of_a_distribution_which_requires_its_own(environment: Environment) -> None:
+    script = "../../../bin/tool"
+    environment.install("base", {"k.so": fatbin("sm_90a"), "a.py": b"x = 1\n", script: b"1"})
+    environment.install("between", {}, requires=("base; python_version >= '3'",))
+    environment.install("upper", {"k.so": fatbin("sm_120a"), "a.py": b"x = 2\n", script: b"2"}, requires=("between",))
+    checks = environment.check()
+    installed = checks["static.installed"]
+    assert installed.outcome == "passed"
+    assert (installed.figures["overlaid"], installed.figures["problems"]) == (3, 0)
+    assert installed.summary.endswith("those that the wheels recorded, but for 3 in whose place a dependent's lie")
+    assert installed.evidence == ("notice: 3 files of base are those of upper, which requires it",)
+    assert checks["static.device-code"].summary == "1 of 1 libraries with device code run on rtx-pro-6000 (12.0)"
+
+
+@pytest.mark.parametrize(
+    "requires",
+    [
+        {},
+        {"upper": "base; sys_platform == 'win32'"},
+        {"upper": "base; extra == 'more'"},
+        {"upper": "base", "base": "upper"},
+        {"base": "upper"},
+    ],
+)
+def test_a_file_may_not_be_that_of_any_other_distribution(environment: Environment, requires: dict[str, str]) -> None:
+    for name, data in (("base", b"x = 1\n"), ("upper", b"x = 2\n")):
+        environment.install(name, {"a.py": data}, requires=tuple(filter(None, [requires.get(name)])))
+    installed = environment.check()["static.installed"]
+    assert (installed.outcome, installed.figures["problems"]) == ("failed", 1)
+    assert installed.summary == (
+        "base 1.0: a.py: not the bytes that its wheel recorded, but those of upper, which may not lie over it"
+    )
+
+
+def test_an_extra_counts_where_the_recipe_asks_for_it(environment: Environment) -> None:
+    environment.install("base", {"a.py": b"x = 1\n"})
+    environment.install("upper", {"a.py": b"x = 2\n"}, requires=("base; extra == 'more'",))
+    assert environment.check(asked=("upper[more]",))["static.installed"].figures["overlaid"] == 1
+
+
+def test_a_file_that_agrees_with_neither_record_is_named_with_both(environment: Environment) -> None:
+    environment.install("base", {"a.py": b"x = 1\n"})
+    environment.install("upper", {"a.py": b"x = 2\n"}, requires=("base",))
+    (environment.site / "a.py").write_bytes(b"x = 3\n")
+    assert environment.check()["static.installed"].evidence == (
+        "base 1.0: a.py: not the bytes that its wheel recorded",
+        "upper 1.0: a.py: not the bytes that its wheel recorded",
+    )
+
+
+def test_the_lower_file_in_the_place_of_the_upper_one_is_named(environment: Environment) -> None:
+    environment.install("upper", {"a.py": b"x = 2\n"}, requires=("base",))
+    environment.install("base", {"a.py": b"x = 1\n"})
+    assert environment.check()["static.installed"].summary == (
+        "upper 1.0: a.py: not the bytes that its wheel recorded, but those of base, which may not lie over it"
+    )
+
+
+def test_what_a_wheel_says_of_itself_is_nobody_elses(environment: Environment) -> None:
+    environment.install("base", {"base-1.0.dist-info/top_level.txt": b"base\n"})
+    environment.install("upper", {"base-1.0.dist-info/top_level.txt": b"upper\n"}, requires=("base",))
+    summary = environment.check()["static.installed"].summary
+    assert summary.endswith("but those of upper, which may not lie over it")
 
 
 def test_versions_that_are_spelled_differently_are_equal(environment: Environment) -> None:
@@ -583,6 +649,17 @@ def test_what_was_not_as_recorded_is_read_in_every_image(seen: Environment) -> N
     swap(seen, b"V = 2\n")
     summaries = [seen.check(places={"torch": OTHER_LAYER})["static.installed"].summary for _ in range(2)]
     assert summaries == ["torch 1.0: torch/__init__.py: not the bytes that its wheel recorded"] * 2
+
+
+def test_what_another_distribution_lies_over_is_read_in_every_image(environment: Environment) -> None:
+    places = {"base": LAYER, "upper": OTHER_LAYER}
+    environment.install("base", {"a.py": b"x = 1\n"})
+    environment.install("upper", {"a.py": b"x = 2\n"}, requires=("base",))
+    seen = [environment.check(places=places)["static.installed"].figures for _ in range(2)]
+    assert [(figures["overlaid"], figures["recalled"]) for figures in seen] == [(1, 0), (1, 3)]
+    (environment.site / "a.py").write_bytes(b"x = 3\n")
+    check = environment.check(places=places)["static.installed"]
+    assert check.summary == "base 1.0: a.py: not the bytes that its wheel recorded"
 
 
 def test_what_other_checks_saw_counts_for_nothing(seen: Environment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import posixpath
 import re
 import stat
 import zlib
@@ -22,7 +23,7 @@ from builder.fatbin import DeviceCode, bare_code, device_code, runs_on
 from builder.verify.probe.traps import Traps, find_traps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from io import BufferedReader
 
 BARE = (".cubin", ".ptx")
@@ -72,7 +73,8 @@ class SeenFile:
     """What was seen of a recorded file: its size in bytes, what is wrong with it, and its device code.
 
     `is_bare`: the file is itself a cubin or PTX, no library that holds some. `recalled`: all but its size was seen when
-    another image with the same layer was looked at.
+    another image with the same layer was looked at. `other` is the sha256 of bytes that are not those recorded;
+    `owners` are the distributions that recorded these bytes in its place: the rest is said of the file with theirs.
     """
 
     file: RecordedFile
@@ -82,6 +84,8 @@ class SeenFile:
     is_elf: bool = False
     is_bare: bool = False
     recalled: bool = False
+    other: str | None = None
+    owners: tuple[str, ...] = ()
 
 
 def installed() -> list[Distribution]:
@@ -199,8 +203,8 @@ def look_at_file(file: RecordedFile, gpu: Gpu) -> SeenFile:
     with file.path.open("rb") as opened:
         elf = is_elf(opened.read(6))
         opened.seek(0)
-        intact = file.sha256 is None or file.sha256 == sha256_of(opened)
-    problem = None if intact else "not the bytes that its wheel recorded"
+        seen = None if file.sha256 is None else sha256_of(opened)
+    problem = None if seen == file.sha256 else "not the bytes that its wheel recorded"
     bare = describe(file, bare_code, gpu) if file.name.endswith(BARE) else None
     library = describe(file, device_code, gpu) if elf and bare is None else bare
     return SeenFile(
@@ -210,7 +214,28 @@ def look_at_file(file: RecordedFile, gpu: Gpu) -> SeenFile:
         library=library,
         is_elf=elf,
         is_bare=bare is not None,
+        other=None if seen == file.sha256 else seen,
     )
+
+
+def with_owners(by_distribution: Sequence[Sequence[SeenFile]]) -> list[list[SeenFile]]:
+    """Name, for each file with other bytes than those recorded, the distributions that recorded these in its place."""
+    changed = {place_of(seen.file): seen.other for files in by_distribution for seen in files if seen.other}
+    owners = collections.defaultdict(list)
+    for file in (seen.file for files in by_distribution if changed for seen in files):
+        if file.sha256 and file.sha256 == changed.get(place_of(file)):
+            owners[place_of(file)].append(file.distribution)
+    return [[_owned(seen, owners) for seen in files] for files in by_distribution]
+
+
+def place_of(file: RecordedFile) -> str:
+    """Return the path of a file without the `..` in it, which lead from site-packages to scripts."""
+    return posixpath.normpath(f"{file.folder}/{file.name}")
+
+
+def _owned(seen: SeenFile, owners: Mapping[str, Sequence[str]]) -> SeenFile:
+    found = owners.get(place_of(seen.file)) if seen.other else None
+    return SeenFile(file=seen.file, problem=seen.problem, other=seen.other, owners=tuple(found)) if found else seen
 
 
 def sha256_of(file: BufferedReader) -> str:

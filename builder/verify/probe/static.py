@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.verify.probe.files import Gpu, facts_of, installed, look_at, recall, split
+from builder.verify.probe.files import Gpu, facts_of, installed, look_at, recall, split, with_owners
 from builder.verify.probe.imports import import_server, try_import
 from builder.verify.probe.linking import look_at_links
 from builder.verify.probe.options import parse_options
@@ -70,11 +70,11 @@ def read_all(distributions: Sequence[Distribution], gpu: Gpu, known: Mapping[str
     ]
     read = sum(file.size for files in seen for file in files if not file.recalled)
     progress(f"read {read / 1e9:.2f} GB in {time.monotonic() - start:.1f} s")
-    return seen
+    return with_owners(seen)
 
 
 def describe(one: Distribution, seen: Sequence[SeenFile]) -> dict[str, Any]:
-    """Return a distribution with its size and the files that are not as recorded."""
+    """Return a distribution with its size and the files that are not as recorded, those of others by themselves."""
     return {
         "name": one.name,
         "version": one.version,
@@ -82,7 +82,8 @@ def describe(one: Distribution, seen: Sequence[SeenFile]) -> dict[str, Any]:
         "files": len(seen),
         "recalled": sum(file.recalled for file in seen),
         "bytes": sum(file.size for file in seen),
-        "problems": [f"{file.file.name}: {file.problem}" for file in seen if file.problem]
+        "overlaid": {file.file.name: file.owners for file in seen if file.owners},
+        "problems": [f"{file.file.name}: {file.problem}" for file in seen if file.problem and not file.owners]
         if one.recorded is not None
         else ["no RECORD: nothing proves its files"],
     }
