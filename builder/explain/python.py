@@ -125,7 +125,7 @@ class _Graph:
         own, override = _override(self.source.recipe.overrides, name)
         if override is None:
             return None
-        return f"{self.source.place_of('overrides', own)}: {override.version}: {override.reason}"
+        return f"{self.source.place_of('overrides', own)}: {override.answer}: {override.reason}"
 
 
 def _override(overrides: Mapping[str, Override], name: str) -> tuple[str, Override | None]:

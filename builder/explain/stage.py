@@ -33,8 +33,18 @@ def explain_package(source: RecipeFile, package: str, tools: Tools) -> Explanati
     else:
         found = explain_python(source, lock, canonicalize_name(package), tools)
     if not found:
-        raise UsageError(f"the lock of {lock.name} has no package {package!r}", remedy=_advice(lock, package))
+        left_out = _left_out(source, package)
+        remedy = "" if left_out else _advice(lock, package)
+        raise UsageError(f"the lock of {lock.name} has no package {package!r}{left_out}", remedy=remedy)
     return Explanations(recipe=str(source.path), package=package, parts=found)
+
+
+def _left_out(source: RecipeFile, package: str) -> str:
+    """Return which override keeps a package out, and why; empty if none does."""
+    for name, override in source.recipe.overrides.items():
+        if override.absent and canonicalize_name(name) == canonicalize_name(package):
+            return f": {source.place_of('overrides', name)} leaves it out: {override.reason}"
+    return ""
 
 
 def _advice(lock: Lock, package: str) -> str:

@@ -13,7 +13,7 @@ from builder.lock.extras import declared_requirements, with_extras
 from builder.lock.index import mirrored
 from builder.lock.needs import asked_extras
 from builder.lock.pylock import write_pylock
-from builder.lock.requirements import built_packages
+from builder.lock.requirements import absent_packages, built_packages
 from builder.lock.target import target_of
 from builder.lock.uv import Question, ask_uv
 
@@ -51,7 +51,7 @@ def resolve_wheels(
         store=store,
         settings=settings,
         overrides=_overrides(recipe) if overruled else (),
-        built=built_packages(recipe),
+        excluded=(*built_packages(recipe), *(absent_packages(recipe) if overruled else ())),
         indexes=indexes,
         as_of=recipe.as_of,
         preferred=preferred,
@@ -65,22 +65,22 @@ def resolve_python(
     store: Store,
     settings: Settings,
     overrides: Iterable[str] = (),
-    built: Iterable[str] = (),
+    excluded: Iterable[str] = (),
     indexes: Mapping[str, Index] | None = None,
     as_of: str | None = None,
     preferred: Iterable[LockedWheel] = (),
 ) -> tuple[LockedWheel, ...]:
     """Return one wheel for each package that some requirements need on a target, by name.
 
-    `overrides` are requirements that replace all others of their package, but for the extras; `built` packages are left
-    out; `as_of` is an ISO date after which no file counts. Raise ResolveError, with uv's explanation as evidence, if
-    there is no answer. Files whose size the index does not say are fetched into the store.
+    `overrides` are requirements that replace all others of their package, but for the extras; `excluded` packages are
+    left out; `as_of` is an ISO date after which no file counts. Raise ResolveError, with uv's explanation as evidence,
+    if there is no answer. Files whose size the index does not say are fetched into the store.
     """
     question = Question(
         requirements=tuple(sorted(requirements)),
         target=target,
         overrides=tuple(sorted(overrides)),
-        excluded=tuple(sorted(built)),
+        excluded=tuple(sorted(excluded)),
         indexes=indexes or {},
         as_of=as_of,
     )
@@ -108,16 +108,20 @@ def _chosen(question: Question, previous: bytes, store: Store, settings: Setting
 
 
 def refuse_contradictions(source: RecipeFile) -> None:
-    """Raise InvalidDocumentError where the stack pins a package that is overruled with another version."""
+    """Raise InvalidDocumentError where the stack has a package that is left out, or pins it with another version."""
     pins = {canonicalize_name(name): (name, package.version) for name, package in source.recipe.stack.items()}
     for name, override in source.recipe.overrides.items():
-        pin, version = pins.get(canonicalize_name(name), (name, None))
+        if canonicalize_name(name) not in pins:
+            continue
+        pin, version = pins[canonicalize_name(name)]
+        place = source.place_of("overrides", name)
+        if override.absent:
+            raise InvalidDocumentError(f"{place}: absent contradicts stack.{pin}", remedy="remove one of the two")
         if version not in {None, override.version}:
             raise InvalidDocumentError(
-                f"{source.place_of('overrides', name)}: {override.version} contradicts stack.{pin}: {version}",
-                remedy="give both the same version",
+                f"{place}: {override.version} contradicts stack.{pin}: {version}", remedy="give both the same version"
             )
 
 
 def _overrides(recipe: Recipe) -> tuple[str, ...]:
-    return tuple(f"{name}=={override.version}" for name, override in recipe.overrides.items())
+    return tuple(f"{name}=={override.version}" for name, override in recipe.overrides.items() if override.version)

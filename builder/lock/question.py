@@ -72,7 +72,7 @@ def python_question(source: RecipeFile) -> dict[str, Any]:
         "stack": {name: _source(name, package, source) for name, package in sorted(recipe.stack.items())},
         "cuda": recipe.cuda if built_packages(recipe) else None,
         "tools": _tool_names(recipe),
-        "overrides": {name: override.version for name, override in sorted(recipe.overrides.items())},
+        "overrides": {name: override.answer for name, override in sorted(recipe.overrides.items())},
         "indexes": {
             name: {"url": index.url, "packages": sorted(index.packages)}
             for name, index in sorted(recipe.indexes.items())

@@ -26,6 +26,11 @@ def built_packages(recipe: Recipe) -> tuple[str, ...]:
     return tuple(sorted(canonicalize_name(name) for name, package in recipe.stack.items() if package.from_source))
 
 
+def absent_packages(recipe: Recipe) -> tuple[str, ...]:
+    """Return the packages that the recipe's overrides leave out, whoever asks for them."""
+    return tuple(sorted(canonicalize_name(name) for name, override in recipe.overrides.items() if override.absent))
+
+
 def requirements_of(recipe: Recipe, projects: Mapping[str, Project]) -> tuple[str, ...]:
     """Return what the image's wheels must satisfy: the stack's pins and what its sources declare, sorted.
 

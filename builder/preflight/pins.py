@@ -105,7 +105,8 @@ def read_pins(recipe: Recipe, lock: LockFacts | None) -> Pins:
     sglang = _sglang_version(stack.get("sglang"), lock)
     release = sglang_table().releases.get(sglang or "")
     pinned = _pinned_by(release) if release is not None else {}
-    versions = {**pinned, **wished, **overrides, **(lock.versions if lock else {})}
+    known: dict[str, str | None] = {**pinned, **wished, **overrides, **(lock.versions if lock else {})}
+    versions = {name: version for name, version in known.items() if version is not None}
     return Pins(
         recipe=recipe,
         target=find_target(recipe.target.gpu),

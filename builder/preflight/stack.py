@@ -101,8 +101,8 @@ def _kernel_facts(pins: Pins) -> MaybeFacts:
 
 
 def _package_facts(pins: Pins) -> MaybeFacts:
-    overrides = {str(canonicalize_name(name)): override.version for name, override in pins.recipe.overrides.items()}
-    wished = {name: package.version for name, package in pins.stack.items() if package.version}
+    overrides = {str(canonicalize_name(name)): override for name, override in pins.recipe.overrides.items()}
+    both = {name: override for name, override in overrides.items() if name in pins.stack}
     main = pins.versions.get("flashinfer-python")
     others = {name: pins.versions[name] for name in _FLASHINFER if name in pins.versions}
     flash_attn = pins.stack.get("flash-attn")
@@ -110,11 +110,16 @@ def _package_facts(pins: Pins) -> MaybeFacts:
         "transformers.version": pins.versions.get("transformers"),
         "transformers.overridden": "transformers" in overrides,
         "torch.overridden": "torch" in overrides,
-        "overrides.against-stack": tuple(n for n, v in overrides.items() if n in wished and wished[n] != v),
+        "overrides.against-stack": tuple(
+            name
+            for name, override in both.items()
+            if override.absent or pins.stack[name].version not in {None, override.version}
+        ),
         "flashinfer.version": main,
         "flashinfer.others": tuple(f"{n} {v}" for n, v in others.items() if main and v.split("+")[0] != main),
         "flashinfer.jit-cache": "flashinfer-jit-cache" in pins.versions,
         "flash-attn.version": pins.versions.get("flash-attn"),
+        "flash-attn-4.version": pins.versions.get("flash-attn-4"),
         "flash-attn.has-wheel": _has_flash_attn_wheel(pins) if flash_attn else None,
         "flash-attn.built": bool(flash_attn.build or flash_attn.git or pins.index_of("flash-attn"))
         if flash_attn

@@ -81,6 +81,7 @@ VOCABULARY: Mapping[str, FactSpec] = {
     "flashinfer.others": FactSpec("texts", "FlashInfer's companion packages of another version"),
     "flashinfer.jit-cache": FactSpec("flag", "whether FlashInfer's kernels come compiled, as flashinfer-jit-cache"),
     "flash-attn.version": FactSpec("version", "flash-attn"),
+    "flash-attn-4.version": FactSpec("version", "flash-attn-4, which other packages may ask for"),
     "flash-attn.has-wheel": FactSpec("flag", "whether the project publishes a wheel for this torch, CUDA and Python"),
     "flash-attn.built": FactSpec("flag", "whether the recipe builds flash-attn or names an index for it"),
     "cublas.version": FactSpec("version", "nvidia-cublas"),

@@ -254,10 +254,24 @@ class Package(Document):
 
 
 class Override(Document):
-    """A requirement of some package overruled, and why."""
+    """What other packages ask of a package overruled, and why: it has one version, or it is left out."""
 
-    version: Annotated[Version, _says("the version that is taken, whatever other packages ask for")]
+    version: Annotated[
+        Version | None, _says("the version that is taken, whatever other packages ask for, if it is not `absent`")
+    ] = None
+    absent: Annotated[bool, _says("true: the package is left out, whatever other packages ask for")] = False
     reason: Annotated[Sentence, _says("why, in a sentence")]
+
+    @model_validator(mode="after")
+    def _one_answer(self) -> Override:
+        if (self.version is None) is not self.absent:
+            raise ValueError("give either `version` or `absent: true`")
+        return self
+
+    @property
+    def answer(self) -> str:
+        """The version that is taken, or `absent`."""
+        return self.version or "absent"
 
 
 class Serve(Document):

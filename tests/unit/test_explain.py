@@ -49,6 +49,7 @@ stack:
     path: mine
 overrides:
   lib: {{version: "3.0", reason: "the cap of app is too strict"}}
+  idle-lib: {{absent: true, reason: "nothing calls it"}}
 """
 MINE = """\
 [build-system]
@@ -65,7 +66,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIn
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     monkeypatch.setenv("HOME", str(tmp_path))
     index = PackageIndex(metadata=True)
-    index.add("app", "1.0", "lib<3", "middle; sys_platform == 'linux'", "winlib; sys_platform == 'win32'")
+    index.add("app", "1.0", "lib<3", "middle; sys_platform == 'linux'", "idle-lib", "winlib; sys_platform == 'win32'")
     index.add("torch", "2.0", "deep==1.0; extra == 'fast'", "lib; extra == 'slow'")
     index.add("lib", "3.0")
     index.add("middle", "1.0", "deep")
@@ -189,6 +190,16 @@ def test_a_package_that_is_not_locked_is_refused_with_the_nearest_names(
     with pytest.raises(UsageError, match=f"the lock of x has no package '{package}'") as caught:
         explain_package(source, package, tools)
     assert caught.value.remedy == advice
+
+
+def test_a_package_that_an_override_leaves_out_is_named_with_the_place_and_the_reason(
+    source: RecipeFile, tools: Tools
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        explain_package(source, "idle_lib", tools)
+    place = f"{source.path}:15:3: overrides.idle-lib"
+    assert str(caught.value) == f"the lock of x has no package 'idle_lib': {place} leaves it out: nothing calls it"
+    assert caught.value.remedy == ""
 
 
 def test_without_a_current_lock_nothing_is_explained(source: RecipeFile, tools: Tools) -> None:

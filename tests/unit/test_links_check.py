@@ -151,6 +151,30 @@ def test_a_build_for_another_torch_is_named_so(environment: Environment, worksho
     )
 
 
+def test_a_module_may_call_torchs_c_functions_without_linking_it_if_this_torch_has_them(
+    environment: Environment, workshop: Workshop
+) -> None:
+    defines = "void aoti_torch_get_dtype(void) {} void _ZN3c104cudaE(void) {}"
+    torch = {
+        "torch/lib/libtorch_cpu.so": workshop.library("libtorch_cpu.so", defines),
+        "torch/_C.so": workshop.library(
+            "_C.so", MODULE.format(name="_C"), "-Wl,--no-as-needed", "-l:libtorch_cpu.so", "-Wl,-rpath,$ORIGIN/lib"
+        ),
+    }
+    environment.install("torch", torch)
+
+    def bridge(name: str) -> bytes:
+        return workshop.library("bridge.so", MODULE.format(name="b") + f"void {name}(); void b() {{ {name}(); }}")
+
+    environment.install("bridge", {"bridge/bridge.so": bridge("aoti_torch_get_dtype")})
+    check = links(environment)
+    assert check.outcome == "passed"
+    assert check.evidence == ("warning: bridge/bridge.so needs libtorch_cpu.so, which Python code must open before it",)
+    for absent in ("aoti_torch_get_device", "_ZN3c104cudaE"):
+        environment.install("bridge", {"bridge/bridge.so": bridge(absent)})
+        assert links(environment).summary == f"bridge/bridge.so needs the symbol {absent}, which nothing defines"
+
+
 def test_a_library_of_operators_that_torch_opens_is_judged_in_the_recipes_own_packages(
     environment: Environment, workshop: Workshop
 ) -> None:

@@ -137,6 +137,30 @@ def test_an_override_is_no_matter_of_the_compiler_that_cuda_asks_for(index: Pack
     assert versions(resolve_wheels(*asked, overruled=False)) == {"lib": "3.0"}
 
 
+def test_a_package_that_an_override_leaves_out_is_not_looked_for(index: PackageIndex, store: Store) -> None:
+    wished = recipe({"app": "1.0"}, overrides={"lib": {"absent": True, "reason": "nothing calls it"}})
+    asked = (wished, ("app==1.0",), store, settings_for(index))
+    assert versions(resolve_wheels(*asked)) == {"app": "1.0", "other": "1.0"}
+    assert not any("/lib/" in path for path in index.asked)
+    assert versions(resolve_wheels(*asked, overruled=False)) == {"app": "1.0", "lib": "2.0", "other": "1.0"}
+
+
+@pytest.mark.parametrize("pin", ["3.0", {"path": "."}])
+def test_a_package_of_the_stack_cannot_be_left_out(tmp_path: Path, pin: Any) -> None:
+    wished = recipe({"some-lib": pin}, overrides={"some_lib": {"absent": True, "reason": "nothing calls it"}})
+    source = RecipeFile(path=tmp_path / "r.yaml", recipe=wished, places={("overrides", "some_lib"): (9, 3)})
+    with pytest.raises(
+        InvalidDocumentError, match=r"r\.yaml:9:3: overrides\.some_lib: absent contradicts stack\.some-lib$"
+    ):
+        refuse_contradictions(source)
+
+
+@pytest.mark.parametrize("answer", [{}, {"version": "1.0", "absent": True}, {"absent": False}])
+def test_an_override_gives_a_version_or_leaves_the_package_out(answer: dict[str, Any]) -> None:
+    with pytest.raises(InvalidDocumentError, match=r"give either `version` or `absent: true`"):
+        recipe({"app": "1.0"}, overrides={"lib": {"reason": "nothing calls it", **answer}})
+
+
 def test_an_override_keeps_the_extras_of_the_stack(index: PackageIndex, store: Store, tmp_path: Path) -> None:
     stack = {"app": "1.0", "lib": {"version": "3.0", "extras": ["fast"]}}
     cap = {"lib": {"version": "3.0", "reason": "the cap is too strict"}}
@@ -169,7 +193,7 @@ def test_an_override_that_contradicts_the_stack_is_refused_at_its_line(tmp_path:
 
 
 def test_a_package_that_is_built_here_comes_from_no_index(index: PackageIndex, store: Store) -> None:
-    assert resolve(index, store, "app", built=["lib"]) == {"app": "1.0", "other": "1.0"}
+    assert resolve(index, store, "app", excluded=["lib"]) == {"app": "1.0", "other": "1.0"}
     assert not any("/lib/" in path for path in index.asked)
 
 

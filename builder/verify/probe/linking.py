@@ -23,6 +23,9 @@ MODULE = "PyInit_"
 TORCH_GLOBAL, TORCH_MODULE = "torch/lib/libtorch_global_deps.so", re.compile(r"^torch/_C\.[^/]*so$")
 # C++ symbols of PyTorch (c10, at, torch): no other library that is absent could have defined them.
 OF_TORCH = re.compile(r"^_ZN?K?.*(3c10|2at|5torch)[0-9A-Z]")
+# Functions of PyTorch's C interface (torch/csrc/stable/c/shim.h, torch/csrc/inductor/aoti_torch/c/shim.h): a module may
+# call them without linking torch, where its package opens torch for all to see before it (cuda-core does).
+TORCH_FUNCTION = re.compile(r"^(aoti_)?torch_")
 NUMBER = re.compile(r"[0-9]+")
 NAMES_SHOWN = 12
 
@@ -109,7 +112,8 @@ def describe(
 ) -> dict[str, Any] | None:
     """Return what is wrong with a library; None: nothing.
 
-    A library that the image holds elsewhere is `preloaded`: Python code may open it first.
+    A library that the image holds elsewhere is `preloaded`: Python code may open it first. So is a library of torch
+    whose C functions one calls that does not link it.
     """
     absent = found_by_users(one, one.absent(), all_of_them)
     preloaded = [name for name in absent if name in known]
@@ -117,6 +121,11 @@ def describe(
     undefined = resolved_by_users(one, one.undefined(process), all_of_them)
     if absent:
         undefined = {name for name in undefined if OF_TORCH.match(name)}
+    links_torch = any(name.startswith(("libtorch", "libc10")) for name in one.library.linkage.needed)
+    if not links_torch:
+        opened = {name: owner for name in undefined if (owner := owner_in_torch(name, process)) is not None}
+        undefined -= opened.keys()
+        preloaded += sorted(set(opened.values()) - set(preloaded))
     floors = one.floors(process)
     if not (missing or floors or undefined or preloaded):
         return None
@@ -129,8 +138,15 @@ def describe(
         "versions": floors,
         "undefined": sorted(undefined)[:NAMES_SHOWN],
         "undefined_count": len(undefined),
-        "links_torch": any(name.startswith(("libtorch", "libc10")) for name in one.library.linkage.needed),
+        "links_torch": links_torch,
     }
+
+
+def owner_in_torch(name: str, process: Process) -> str | None:
+    """Return which library that torch loads defines this function of torch's C interface."""
+    if not TORCH_FUNCTION.match(name):
+        return None
+    return next((soname for soname, library in process.names.items() if name in library.symbols.defined), None)
 
 
 def found_by_users(one: Linked, absent: list[str], all_of_them: Sequence[Linked]) -> list[str]:
