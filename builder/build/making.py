@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from builder.store import Store
 
 AHEAD = 50_000_000  # bytes of files: to send less while it is made takes longer than it saves
-GIVING_WAY = 10  # more niceness of who makes a layer that the engine does not wait for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +54,7 @@ def first_large(jobs: Sequence[LayerJob]) -> Sequence[LayerJob]:
 
 
 def by_urgency(jobs: Sequence[LayerJob]) -> list[LayerJob]:
-    """Return jobs in the order in which their byte code is wanted.
+    """Return jobs in the order in which their byte code is wanted, and in which they had better be begun.
 
     The engine reaches a layer when it has all that lies below, and a large one takes a while to be written before that.
     """
@@ -65,14 +64,12 @@ def by_urgency(jobs: Sequence[LayerJob]) -> list[LayerJob]:
 
 
 class Cores:
-    """Who may write: one is the lowest layer that waits, since the engine waits for it; the others are the largest.
+    """Who may write: one is the lowest layer that waits, which the engine needs next; the others the most urgent."""
 
-    The engine puts one layer upon the other on one core, for longer than it takes to make them on two, so the others
-    give way: their threads are nice from then on.
-    """
-
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, urgent: Sequence[LayerJob]) -> None:
+        """Take how many may write at a time, and all jobs, the most urgent first."""
         self._free = count
+        self._urgency = {job.number: place for place, job in enumerate(urgent)}
         self._changed = threading.Condition()
         self._waiting: list[LayerJob] = []
         self._lowest: LayerJob | None = None
@@ -89,8 +86,6 @@ class Cores:
             self._free -= 1
             self._changed.notify_all()
         try:
-            if self._lowest is not job:
-                os.nice(GIVING_WAY)  # Linux: of this thread alone
             yield
         finally:
             with self._changed:
@@ -102,7 +97,7 @@ class Cores:
     def _next(self) -> LayerJob:
         if self._lowest is None:
             return min(self._waiting, key=lambda job: job.number)
-        return max(self._waiting, key=lambda job: job.size)
+        return min(self._waiting, key=lambda job: self._urgency[job.number])
 
 
 class Making:
@@ -113,7 +108,6 @@ class Making:
 
     def __init__(self, terms: LayerTerms, store: Store, ahead: Ahead | None = None) -> None:
         self._terms, self._store, self._ahead = terms, store, ahead
-        self._cores = Cores(len(os.sched_getaffinity(0)))
         self._given_up = threading.Event()
 
     def run(
@@ -127,6 +121,7 @@ class Making:
         `compile_them` tells what it is given the archive of each wheel's byte code, by the wheel's sha256. Raises what
         it and the layers raise.
         """
+        cores = Cores(len(os.sched_getaffinity(0)), by_urgency(jobs))
         lacking = {job.key: self._with_sources(job) for job in jobs}
         ready = {job.key: threading.Event() for job in jobs}
         archives: dict[str, Path] = {}
@@ -144,9 +139,7 @@ class Making:
 
         with ThreadPoolExecutor(len(jobs)) as pool:
             try:
-                # None begins before all are there: a thread that has ended its job would get another, and one that
-                # gave way stays so.
-                begun = [pool.submit(self._make, job, ready[job.key], archives) for job in jobs]
+                begun = [pool.submit(self._make, job, ready[job.key], archives, cores) for job in jobs]
                 begin_what_lacks_nothing()
                 compile_them(have)
                 for count, future in enumerate(as_completed(begun), start=1):
@@ -171,10 +164,10 @@ class Making:
     def _with_sources(self, job: LayerJob) -> set[str]:
         return {layout.wheel.sha256 for layout in job.plan.layouts if layout.sources(self._terms.venv)}
 
-    def _make(self, job: LayerJob, ready: threading.Event, byte_code: dict[str, Path]) -> str:
+    def _make(self, job: LayerJob, ready: threading.Event, byte_code: dict[str, Path], cores: Cores) -> str:
         ready.wait()
         with contextlib.ExitStack() as core:
-            core.enter_context(self._cores.one_for(job))
+            core.enter_context(cores.one_for(job))
             if self._given_up.is_set():
                 raise CancelledError
             prove_wheels(job.plan.layouts, self._store)

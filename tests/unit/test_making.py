@@ -1,8 +1,7 @@
-"""Who gets a core: one goes to the lowest layer, for which the engine waits, the others to the largest."""
+"""Who gets a core: one goes to the lowest layer, which the engine needs next, the others to the most urgent."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from contextlib import ExitStack
@@ -23,8 +22,9 @@ def job(number: int, size: int = 1) -> LayerJob:
 
 
 @pytest.mark.parametrize(("free", "order"), [("lowest", [2, 3, 4]), ("other", [3, 4, 2])])
-def test_one_core_goes_to_the_lowest_layer_and_the_others_to_the_largest(free: str, order: list[int]) -> None:
-    cores, got, waiting = Cores(2), list[int](), [job(4, 20), job(2, 10), job(3, 30)]
+def test_one_core_goes_to_the_lowest_layer_and_the_others_to_the_most_urgent(free: str, order: list[int]) -> None:
+    first, waiting = [job(0), job(1)], [job(4), job(2), job(3)]
+    cores, got = Cores(2, [*first, *(waiting[place] for place in (2, 0, 1))]), list[int]()
 
     def work(mine: LayerJob) -> None:
         with cores.one_for(mine):
@@ -32,8 +32,8 @@ def test_one_core_goes_to_the_lowest_layer_and_the_others_to_the_largest(free: s
 
     with ExitStack() as both:
         held = {name: both.enter_context(ExitStack()) for name in ("lowest", "other")}
-        held["lowest"].enter_context(cores.one_for(job(0)))
-        held["other"].enter_context(cores.one_for(job(1)))
+        held["lowest"].enter_context(cores.one_for(first[0]))
+        held["other"].enter_context(cores.one_for(first[1]))
         threads = [threading.Thread(target=work, args=(each,)) for each in waiting]
         for thread in threads:
             thread.start()
@@ -52,23 +52,7 @@ def test_byte_code_is_wanted_first_of_what_the_engine_reaches_first_or_takes_lon
 
 
 def test_a_core_is_given_back_by_work_that_fails() -> None:
-    cores = Cores(1)
+    cores = Cores(1, [job(0), job(1)])
     for number in range(2):
         with pytest.raises(ZeroDivisionError), cores.one_for(job(number)):
             raise ZeroDivisionError
-
-
-def test_a_thread_that_is_nicer_than_who_gives_way_stays_so() -> None:
-    """Only who has CAP_SYS_NICE may take niceness back: for others that is an error."""
-    cores, seen = Cores(2), list[int]()
-
-    def work() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
-        with cores.one_for(job(1)):
-            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-
-    with cores.one_for(job(0)):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join(60)
-    assert seen[0] >= 15
