@@ -8,7 +8,7 @@ be in the store. Needs a Docker engine, Debian's `docker-registry`, a network fo
 store lacks; for `cold` a store that has made no layer and no byte code yet. Disk, besides the wheels in the store: our
 image takes its layers, the engine's copy of their files (one layer's after the other while they are made) and the files
 themselves; it leaves the engine before the peers' come, which take those layers, an image of the wheels, and one image
-at a time. 11 GB were seen for the quickstart, at most 32 GB are needed for sm120-glm5-torch291 (6 of layers, 13 of
+at a time. 11 GB were seen for the quickstart, at most 32 GB are needed for sm120-glm5-cu130 (6 of layers, 12 of
 files), about 25 while the peers are built. The size is measured if a folder with the wheels of the
 whole CUDA toolkit is given, for 15 GB more
 (`pip download "cuda-toolkit[all]==13.0.2" nvidia-cudnn-cu13==9.19.0.56 nvidia-nccl-cu13==2.28.9`).
