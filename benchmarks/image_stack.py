@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).parents[1]
 MARK = "envbuild-benchmark"
 PINS = ("5.24.0", "5.23.0", "5.22.0", "5.21.0")  # of transformers: the quickstart's four recipes
-OTHER = "5.4.0"  # of transformers: what a project recipe's pin becomes; the stacks from PyPI alone keep all other wheels
+OTHER = "5.4.0"  # of transformers: what a project recipe's pin becomes: those from PyPI alone keep all others
 QUICKSTART = """\
 version: 1
 name: quickstart
