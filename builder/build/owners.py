@@ -62,8 +62,14 @@ def settle_owners(layouts: Iterable[WheelLayout], requirements: Iterable[str], t
             lost.setdefault(loser.wheel, set()).add(path)
     return Settled(
         layouts=tuple(_without(layout, lost.get(layout.wheel, frozenset())) for layout in given),
-        last=tuple(sorted(last, key=lambda wheel: (len(needs[canonicalize_name(wheel.name)]), wheel.name))),
+        last=tuple(sorted(last, key=lambda wheel: (_count(wheel, needs), wheel.name))),
     )
+
+
+def _count(wheel: WheelInput, needs: Needs) -> int:
+    """Return how many other wheels one needs: more than each of those over which it lies."""
+    name = canonicalize_name(wheel.name)
+    return len(needs[name] - {name})
 
 
 def _contested(layouts: Sequence[WheelLayout]) -> dict[str, list[Owned]]:
@@ -71,7 +77,7 @@ def _contested(layouts: Sequence[WheelLayout]) -> dict[str, list[Owned]]:
     first: dict[str, Owned] = {}
     several: dict[str, list[Owned]] = {}
     for layout in layouts:
-        for file in (*layout.files, File(path=layout.record, size=0, content=b"")):
+        for file in (*layout.files, File(path=layout.record, size=-1, content=b"")):
             mine = (layout, file)
             other = first.setdefault(file.path, mine)
             if other is not mine:

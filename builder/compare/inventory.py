@@ -80,7 +80,7 @@ def is_there(row: Row) -> bool:
     """Say whether the file of a row is the one that its RECORD means."""
     method, _, expected = row.written.partition("=")
     path = Path(row.path)
-    if method not in hashlib.algorithms_guaranteed or not path.is_file():
+    if method not in {"sha256", "sha384", "sha512"} or not path.is_file():
         return False
     digest = base64.urlsafe_b64encode(hashlib.new(method, path.read_bytes()).digest())
     return digest.rstrip(b"=").decode() == expected

@@ -13,7 +13,7 @@ from builder.lock.extras import declared_requirements, with_extras
 from builder.lock.index import mirrored
 from builder.lock.needs import asked_extras
 from builder.lock.pylock import write_pylock
-from builder.lock.requirements import absent_packages, built_packages
+from builder.lock.requirements import built_packages
 from builder.lock.target import target_of
 from builder.lock.uv import Question, ask_uv
 
@@ -38,11 +38,12 @@ def resolve_wheels(
     base: LockedImage | None = None,
     preferred: Iterable[LockedWheel] = (),
     overruled: bool = True,
+    absent: Iterable[str] = (),
 ) -> tuple[LockedWheel, ...]:
     """Return the wheels that satisfy requirements of a recipe's image or toolchain, by name.
 
     `base` is the locked base where that is an image of a registry; `preferred` are wheels of a lock before, kept where
-    they can be. `overruled`: the recipe's overrides hold.
+    they can be. `overruled`: the versions of the recipe's overrides hold; `absent` packages are left out.
     """
     indexes = mirrored(recipe.indexes, settings)
     return resolve_python(
@@ -51,7 +52,7 @@ def resolve_wheels(
         store=store,
         settings=settings,
         overrides=_overrides(recipe) if overruled else (),
-        excluded=(*built_packages(recipe), *(absent_packages(recipe) if overruled else ())),
+        excluded=(*built_packages(recipe), *absent),
         indexes=indexes,
         as_of=recipe.as_of,
         preferred=preferred,

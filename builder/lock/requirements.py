@@ -27,7 +27,7 @@ def built_packages(recipe: Recipe) -> tuple[str, ...]:
 
 
 def absent_packages(recipe: Recipe) -> tuple[str, ...]:
-    """Return the packages that the recipe's overrides leave out, whoever asks for them."""
+    """Return the packages that the recipe's overrides leave out of the image, whatever others ask for."""
     return tuple(sorted(canonicalize_name(name) for name, override in recipe.overrides.items() if override.absent))
 
 

@@ -19,7 +19,13 @@ from builder.lock.pylock import write_pylock
 from builder.lock.python import refuse_contradictions, resolve_wheels
 from builder.lock.question import question_of
 from builder.lock.refusal import placed
-from builder.lock.requirements import built_packages, requirements_of, separate_compiler, toolchain_requirements
+from builder.lock.requirements import (
+    absent_packages,
+    built_packages,
+    requirements_of,
+    separate_compiler,
+    toolchain_requirements,
+)
 from builder.lock.sources import guessed_projects, locked_source, source_declarations
 from builder.lock.update import Update
 from builder.lock.wish import wishes_of
@@ -64,6 +70,7 @@ def resolve_lock(
                 base=base,
                 preferred=before[name],
                 overruled=name != COMPILER,  # it is made of what `cuda` asks for and of nothing else
+                absent=absent_packages(recipe) if name == PYLOCK else (),  # what compiles is asked for by envbuild
             ),
             beside,
         )

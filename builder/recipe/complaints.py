@@ -59,12 +59,13 @@ def stack_complaints(read: YamlText) -> Iterator[Complaint]:
     if isinstance(gpu, str) and gpu not in targets():
         yield complaint_at(("target", "gpu"), f"no GPU {gpu!r} is known ({find_nearest_target(gpu)})", read)
     yield from _day_complaints(data.get("as-of"), read)
-    stack = data.get("stack")
-    spellings: dict[str, str] = {}
-    for name in stack if isinstance(stack, dict) else ():
-        first = spellings.setdefault(name.replace("_", "-").replace(".", "-"), name)
-        if first != name:
-            yield complaint_at(("stack", name), f"is the same package as {first}", read)
+    for section in ("stack", "overrides"):
+        packages = data.get(section)
+        spellings: dict[str, str] = {}
+        for name in packages if isinstance(packages, dict) else ():
+            first = spellings.setdefault(name.replace("_", "-").replace(".", "-"), name)
+            if first != name:
+                yield complaint_at((section, name), f"is the same package as {first}", read)
 
 
 def _day_complaints(day: Any, read: YamlText) -> Iterator[Complaint]:  # noqa: ANN401 - what YAML gives

@@ -259,12 +259,14 @@ class Override(Document):
     version: Annotated[
         Version | None, _says("the version that is taken, whatever other packages ask for, if it is not `absent`")
     ] = None
-    absent: Annotated[bool, _says("true: the package is left out, whatever other packages ask for")] = False
+    absent: Annotated[
+        Literal[True] | None, _says("true: the image does not have the package, whatever other packages ask for")
+    ] = None
     reason: Annotated[Sentence, _says("why, in a sentence")]
 
     @model_validator(mode="after")
     def _one_answer(self) -> Override:
-        if (self.version is None) is not self.absent:
+        if (self.version is None) is (self.absent is None):
             raise ValueError("give either `version` or `absent: true`")
         return self
 

@@ -46,7 +46,7 @@ class Grounds:
 def suite_digest() -> str:
     """Return the digest of the checks themselves: a changed check makes every older verdict stale."""
     checks = Path(builder.verify.__file__).parent
-    ground = (checks.parent / "elf.py", checks.parent / "fatbin.py")
+    ground = (checks.parent / "elf.py", checks.parent / "fatbin.py", checks.parent / "lock" / "needs.py")
     return key_of([tree_digest(checks), *(sha256_file(path) for path in ground)])
 
 

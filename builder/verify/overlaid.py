@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.markers import Marker
+from packaging.utils import canonicalize_name
 
 from builder.lock.needs import lies_over, needed_packages
 
@@ -42,7 +43,7 @@ def judge_overlaid(report: StaticReport, asked: Sequence[str]) -> Overlaid:
     problems = []
     for one, path, owners in files:
         upper = next((owner for owner in owners if lies_over(owner, one.name, needs)), None)
-        if upper is None or ".dist-info/" in path:
+        if upper is None or _is_metadata(path, one.name):
             other = f"not the bytes that its wheel recorded, but those of {' and '.join(owners)}"
             problems.append(f"{one.name} {one.version}: {path}: {other}, which may not lie over it")
         else:
@@ -52,3 +53,10 @@ def judge_overlaid(report: StaticReport, asked: Sequence[str]) -> Overlaid:
         notices=tuple(f"notice: {count} {text}" for text, count in sorted(pairs.items())),
         problems=tuple(problems),
     )
+
+
+def _is_metadata(path: str, name: str) -> bool:
+    """Whether a path below site-packages lies in the folder where a distribution says what it is."""
+    folder, _, inside = path.partition("/")
+    own = folder.removesuffix(".dist-info")
+    return bool(inside) and own != folder and canonicalize_name(own.rpartition("-")[0]) == name

@@ -96,7 +96,9 @@ def source(index: PackageIndex, tools: Tools, tmp_path: Path) -> RecipeFile:
     source = read_recipe(path)
     projects = local_projects(source)
     stack, toolchain = (
-        resolve_wheels(source.recipe, requirements(source.recipe, projects), tools.store, tools.settings)
+        resolve_wheels(
+            source.recipe, requirements(source.recipe, projects), tools.store, tools.settings, absent=["idle-lib"]
+        )
         for requirements in (requirements_of, toolchain_requirements)
     )
     debian = debian_lock(*(each for each in DEBS if each.name != "gcc"), toolchain=(deb("gcc", "14"),))

@@ -148,6 +148,14 @@ def test_a_changed_pin_moves_neither_debian_nor_the_other_packages(source: Recip
     assert lock.file.debian == DEBIAN
 
 
+def test_what_an_override_leaves_out_is_left_out_of_the_image_alone(source: RecipeFile, tools: Tools) -> None:
+    absent = "{absent: true, reason: nothing calls it}"
+    source.path.write_text(f"{RECIPE}overrides: {{deep: {absent}, pip: {absent}}}\n", encoding="utf-8")
+    lock = lock_recipe(read_recipe(source.path), tools)
+    assert {wheel.name for wheel in lock.wheels} == OLD.keys() - {"deep"}
+    assert [wheel.name for wheel in lock.toolchain_wheels] == ["pip"]
+
+
 @pytest.mark.parametrize("update", [Update(names=("debian",)), Update(everything=True)])
 def test_debian_is_asked_for_anew_where_it_may_move(
     update: Update, source: RecipeFile, tools: Tools, monkeypatch: pytest.MonkeyPatch

@@ -90,6 +90,15 @@ def test_of_several_the_one_that_needs_all_others_stays_and_they_are_installed_i
     assert [made.name for made in settled.last] == ["b", "a"]
 
 
+def test_a_wheel_that_needs_itself_is_installed_before_those_that_lie_over_it(wheel: Make) -> None:
+    layouts = (
+        wheel("low", x_py=b"1\n", y_py=b"1\n"),
+        wheel("mid", "low", "mid[more]; extra == 'all'", x_py=b"2\n", y_py=b"2\n"),
+        wheel("aaa", "mid", y_py=b"3\n"),
+    )
+    assert [made.name for made in settle(*layouts, asked=["mid[all]"]).last] == ["mid", "aaa"]
+
+
 def test_the_same_bytes_belong_to_both_even_where_one_requires_the_other(wheel: Make) -> None:
     base, upper = wheel("base", x_py=b"1\n"), wheel("upper", "base", x_py=b"1\n")
     assert settle(base, upper) == Settled(layouts=(base, upper))
@@ -146,11 +155,10 @@ def test_a_requirement_counts_where_its_marker_is_true_with_the_extras_that_are_
         assert "neither requires the other" in refused(*layouts, asked=asked)
 
 
+@pytest.mark.parametrize("data", [b"mine", b""])
 @pytest.mark.parametrize("name", ["METADATA", "RECORD"])
-def test_no_wheel_lies_over_the_metadata_of_another(wheel: Make, tmp_path: Path, name: str) -> None:
-    made = make_wheel(
-        tmp_path, "upper", {f"upper-1.0.data/purelib/base-1.0.dist-info/{name}": b"mine"}, requires=["base"]
-    )
+def test_no_wheel_lies_over_the_metadata_of_another(wheel: Make, tmp_path: Path, name: str, data: bytes) -> None:
+    made = make_wheel(tmp_path, "upper", {f"upper-1.0.data/purelib/base-1.0.dist-info/{name}": data}, requires=["base"])
     message = refused(wheel("base"), read_layout(made, VENV))
     place = f"{SITE}/base-1.0.dist-info/{name}"
     assert message.endswith(f"both own {place}, with different bytes, and it is the metadata of one of them")

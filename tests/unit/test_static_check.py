@@ -52,13 +52,15 @@ class Environment:
         locked: str | None = "1.0",
         site: Path | None = None,
         requires: tuple[str, ...] = (),
+        algorithm: str = "sha256",
     ) -> None:
         """Install version 1.0 of a distribution and write a version of it into the lock."""
         place, info = site or self.site, f"{name}-1.0.dist-info"
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
         metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
         files = {**files, f"{info}/METADATA": metadata.encode()}
-        record = "".join(record_line(path, data) for path, data in files.items()) + f"{info}/RECORD,,\n"
+        record = "".join(record_line(path, data, algorithm) for path, data in files.items())
+        record += f"{info}/RECORD,,\n"
         for path, data in {**files, f"{info}/RECORD": record.encode()}.items():
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             (place / path).write_bytes(data)
@@ -185,6 +187,35 @@ def installed_but(environment: Environment, change: str) -> str:
 )
 def test_each_difference_from_the_lock_is_named(environment: Environment, change: str, summary: str) -> None:
     assert installed_but(environment, change) == summary
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha384", "sha512"])
+def test_every_strong_hash_of_a_record_is_compared(environment: Environment, algorithm: str) -> None:
+    environment.install("a", {"a.py": b"x = 1\n"}, algorithm=algorithm)
+    assert environment.check()["static.installed"].outcome == "passed"
+    (environment.site / "a.py").write_bytes(b"x = 2\n")
+    assert environment.check()["static.installed"].summary == "a 1.0: a.py: not the bytes that its wheel recorded"
+
+
+def test_two_records_may_have_hashes_of_two_kinds(environment: Environment) -> None:
+    environment.install("base", {"a.py": b"x = 1\n"})
+    environment.install("upper", {"a.py": b"x = 2\n"}, requires=("base",), algorithm="sha512")
+    installed = environment.check()["static.installed"]
+    assert (installed.outcome, installed.figures["overlaid"]) == ("passed", 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "outcome"),
+    [
+        ("base-1.0.dist-info/extra.txt", "failed"),
+        ("other/_vendor/base-1.0.dist-info/METADATA", "passed"),
+        ("upper-1.0.dist-info/extra.txt", "passed"),
+    ],
+)
+def test_what_a_wheel_says_of_itself_no_other_may_change(environment: Environment, path: str, outcome: str) -> None:
+    environment.install("base", {path: b"1"})
+    environment.install("upper", {path: b"2"}, requires=("base",))
+    assert environment.check()["static.installed"].outcome == outcome
 
 
 def test_a_file_may_be_that_of_a_distribution_which_requires_its_own(environment: Environment) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 BARE = (".cubin", ".ptx")
 NAME_SHOWN = 120
+HASHES = ("sha256=", "sha384=", "sha512=")  # as in wheelfile.py
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,12 +40,12 @@ class Gpu:
 
 
 class RecordedFile(NamedTuple):
-    """One line of a RECORD: a path below `folder`, its sha256 as RECORD writes it (base64) and its size, if any."""
+    """One line of a RECORD: a path below `folder`, its hash as RECORD writes it (`sha256=…`) and its size, if any."""
 
     distribution: str
     folder: Path
     name: str
-    sha256: str | None
+    hash: str | None
     size: str = ""
 
     @property
@@ -73,8 +74,8 @@ class SeenFile:
     """What was seen of a recorded file: its size in bytes, what is wrong with it, and its device code.
 
     `is_bare`: the file is itself a cubin or PTX, no library that holds some. `recalled`: all but its size was seen when
-    another image with the same layer was looked at. `other` is the sha256 of bytes that are not those recorded;
-    `owners` are the distributions that recorded these bytes in its place: the rest is said of the file with theirs.
+    another image with the same layer was looked at. `changed`: its bytes are not those recorded; `owners` are the
+    distributions that recorded these bytes in its place: the rest is said of the file with theirs.
     """
 
     file: RecordedFile
@@ -84,7 +85,7 @@ class SeenFile:
     is_elf: bool = False
     is_bare: bool = False
     recalled: bool = False
-    other: str | None = None
+    changed: bool = False
     owners: tuple[str, ...] = ()
 
 
@@ -114,12 +115,11 @@ def normal(name: str) -> str:
 
 
 def read_record(text: str, distribution: str, folder: Path) -> Iterable[RecordedFile]:
-    """Yield the files of a RECORD; hashes other than sha256 are no proof and count as none."""
+    """Yield the files of a RECORD; hashes other than those of HASHES are no proof and count as none."""
     for row in csv.reader(text.splitlines()):
         if row:
             name, written, size = [*row, "", ""][:3]
-            method, _, digest = written.partition("=")
-            yield RecordedFile(distribution, folder, name, digest if method == "sha256" else None, size)
+            yield RecordedFile(distribution, folder, name, written if written.startswith(HASHES) else None, size)
 
 
 def split(found: Sequence[Distribution], locked: Sequence[str]) -> tuple[list[Distribution], list[Distribution]]:
@@ -203,8 +203,8 @@ def look_at_file(file: RecordedFile, gpu: Gpu) -> SeenFile:
     with file.path.open("rb") as opened:
         elf = is_elf(opened.read(6))
         opened.seek(0)
-        seen = None if file.sha256 is None else sha256_of(opened)
-    problem = None if seen == file.sha256 else "not the bytes that its wheel recorded"
+        changed = file.hash is not None and hash_of(opened, file.hash) != file.hash
+    problem = "not the bytes that its wheel recorded" if changed else None
     bare = describe(file, bare_code, gpu) if file.name.endswith(BARE) else None
     library = describe(file, device_code, gpu) if elf and bare is None else bare
     return SeenFile(
@@ -214,16 +214,16 @@ def look_at_file(file: RecordedFile, gpu: Gpu) -> SeenFile:
         library=library,
         is_elf=elf,
         is_bare=bare is not None,
-        other=None if seen == file.sha256 else seen,
+        changed=changed,
     )
 
 
 def with_owners(by_distribution: Sequence[Sequence[SeenFile]]) -> list[list[SeenFile]]:
     """Name, for each file with other bytes than those recorded, the distributions that recorded these in its place."""
-    changed = {place_of(seen.file): seen.other for files in by_distribution for seen in files if seen.other}
+    changed = {place_of(seen.file) for files in by_distribution for seen in files if seen.changed}
     owners = collections.defaultdict(list)
     for file in (seen.file for files in by_distribution if changed for seen in files):
-        if file.sha256 and file.sha256 == changed.get(place_of(file)):
+        if place_of(file) in changed and is_as_recorded(file):
             owners[place_of(file)].append(file.distribution)
     return [[_owned(seen, owners) for seen in files] for files in by_distribution]
 
@@ -234,14 +234,21 @@ def place_of(file: RecordedFile) -> str:
 
 
 def _owned(seen: SeenFile, owners: Mapping[str, Sequence[str]]) -> SeenFile:
-    found = owners.get(place_of(seen.file)) if seen.other else None
-    return SeenFile(file=seen.file, problem=seen.problem, other=seen.other, owners=tuple(found)) if found else seen
+    found = owners.get(place_of(seen.file)) if seen.changed else None
+    return SeenFile(file=seen.file, problem=seen.problem, changed=True, owners=tuple(found)) if found else seen
 
 
-def sha256_of(file: BufferedReader) -> str:
-    """Return the sha256 of a file as RECORD writes it."""
-    digest = hashlib.file_digest(file, "sha256").digest()
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+def is_as_recorded(file: RecordedFile) -> bool:
+    """Say whether a file that is there has the bytes of which its RECORD has a hash."""
+    with file.path.open("rb") as opened:
+        return file.hash is not None and hash_of(opened, file.hash) == file.hash
+
+
+def hash_of(file: BufferedReader, written: str) -> str:
+    """Return the hash of a file as RECORD writes it, by the method of the written one."""
+    method = written.partition("=")[0]
+    digest = hashlib.file_digest(file, method).digest()
+    return f"{method}={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
 def describe(
