@@ -53,6 +53,7 @@ def main():
     options = parser.parse_args()
     start(options)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = False
     serving = threading.Thread(target=server.serve_forever, args=(0.02,))
     serving.start()
     print("The server is fired up and ready to roll!", file=sys.stderr)
@@ -61,6 +62,7 @@ def main():
     finally:
         server.shutdown()
         serving.join()
+        server.server_close()
 
 
 def prove(options, port):

@@ -30,6 +30,8 @@ def write_rootfs(path: Path, *, programs: Iterable[Path] = ()) -> None:
     for binary in [interpreter, *programs, *library.glob("lib-dynload/*.so")]:
         listed = subprocess.run(["ldd", binary], check=False, capture_output=True, text=True).stdout
         files.update(Path(name) for name in _LIBRARY.findall(listed))
+    # glibc loads it by name when a thread ends in `pthread_exit`, as a daemon thread of Python does at exit.
+    files.update(file.with_name("libgcc_s.so.1") for file in [*files] if file.name == "libc.so.6")
     with tarfile.open(path, "w", dereference=True) as archive:
         for file in sorted(files):
             archive.add(file, filter=_owned_by_root)
