@@ -102,7 +102,6 @@ def _kernel_facts(pins: Pins) -> MaybeFacts:
 
 def _package_facts(pins: Pins) -> MaybeFacts:
     overrides = {str(canonicalize_name(name)): override for name, override in pins.recipe.overrides.items()}
-    both = {name: override for name, override in overrides.items() if name in pins.stack}
     main = pins.versions.get("flashinfer-python")
     others = {name: pins.versions[name] for name in _FLASHINFER if name in pins.versions}
     flash_attn = pins.stack.get("flash-attn")
@@ -111,9 +110,7 @@ def _package_facts(pins: Pins) -> MaybeFacts:
         "transformers.overridden": "transformers" in overrides,
         "torch.overridden": "torch" in overrides,
         "overrides.against-stack": tuple(
-            name
-            for name, override in both.items()
-            if override.absent or pins.stack[name].version not in {None, override.version}
+            name for name, each in overrides.items() if name in pins.stack and each.contradicts(pins.stack[name])
         ),
         "flashinfer.version": main,
         "flashinfer.others": tuple(f"{n} {v}" for n, v in others.items() if main and v.split("+")[0] != main),
