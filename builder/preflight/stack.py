@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 
 from builder.preflight.conditions import newest
 from builder.preflight.knowledge.tables import cuda_table, package_table, sglang_table, torch_table
-from builder.preflight.pins import VARIANT, MaybeFacts, Pins, cuda_of, is_compiled, locked_cuda, series_of
+from builder.preflight.pins import VARIANT, MaybeFacts, Pins, cuda_of, is_compiled, runtime_cuda, series_of
 
 if TYPE_CHECKING:
     from builder.preflight.knowledge.tables import TorchSeries
@@ -51,7 +51,7 @@ def _torch_facts(pins: Pins) -> MaybeFacts:
     return {
         "torch.version": version,
         "torch.variant": variant,
-        "torch.cuda": cuda_of(variant) or locked_cuda(pins.lock),
+        "torch.cuda": cuda_of(variant) or runtime_cuda(pins.versions),
         "torch.default-index": pins.index_of("torch") is None and "+" not in version,
         "torch.sm120": False if variant in table.without_blackwell else has_sm120,
         "torch.better-variant": _better_variant(pins, series),
