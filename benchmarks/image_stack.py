@@ -141,11 +141,7 @@ def refuse_more(first: ImagePlan, other: ImagePlan) -> None:
 
 def pin_edits(release: str) -> dict[str, Choice]:
     """Return the edits that change the pin, also where another package (sglang) asks for the release it had."""
-    override = {"version": release, "reason": "the benchmark changes this pin"}
-    return {
-        "stack.transformers.version": release,
-        **{f"overrides.transformers.{name}": value for name, value in override.items()},
-    }
+    return {"stack.transformers.version": release, "overrides.transformers": release}
 
 
 def gather(stack: Stack, copy: int | str, tools: Tools) -> None:

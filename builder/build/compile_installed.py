@@ -42,7 +42,10 @@ def installed(name: str, prefix: str, site_packages: str) -> str:
 
 
 def compile_installed(wheels: Path, prefix: str, site_packages: str) -> int:
-    """Compile every wheel that is a file in `wheels` and put the byte code beside its sources."""
+    """Compile every wheel that is a file in `wheels` and put the byte code beside its sources.
+
+    Raises FileExistsError where an earlier try left its jobs or results, of which nothing is read.
+    """
     leave_out_backends(Path(site_packages))
     for folder in (JOBS, RESULTS):
         folder.mkdir()

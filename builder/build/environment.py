@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from builder.build.venv import PREFIX, Venv
 from builder.lock.examine import facts_of
 from builder.lock.model import LockedGit
-from builder.preflight.knowledge.tables import cuda_table
-from builder.preflight.pins import locked_cuda, needed_cuda
+from builder.preflight.pins import driver_floor, needed_cuda, runtime_cuda
 
 if TYPE_CHECKING:
     from builder.lock.model import Lock
@@ -84,7 +83,7 @@ def _required_driver(recipe: Recipe, lock: Lock) -> str:
     A comma means "and". A driver runs every CUDA of its own major version (CUDA compatibility guide), so the minor
     version of the stack's runtime, or of the image's compiler, asks for nothing.
     """
-    cuda = needed_cuda(locked_cuda(facts_of(lock)), recipe)
+    cuda = needed_cuda([_runtime_cuda(lock)], recipe)
     conditions = [f"cuda>={cuda.partition('.')[0]}.0"] if cuda else []
     conditions += [f"driver>={recipe.host.driver}"] if recipe.host else []
     return ",".join(conditions)
@@ -92,10 +91,11 @@ def _required_driver(recipe: Recipe, lock: Lock) -> str:
 
 def _driver_floor(recipe: Recipe, lock: Lock) -> str | None:
     """Return the oldest driver that the stack may meet: the recipe's word, else what its runtime and compiler need."""
-    if recipe.host:
-        return recipe.host.driver
-    cuda = needed_cuda(locked_cuda(facts_of(lock)), recipe)
-    return cuda_table().driver_floors.get(cuda.partition(".")[0]) if cuda else None
+    return recipe.host.driver if recipe.host else driver_floor(needed_cuda([_runtime_cuda(lock)], recipe))
+
+
+def _runtime_cuda(lock: Lock) -> str | None:
+    return runtime_cuda(facts_of(lock).versions)
 
 
 def one_line(text: str) -> str:
@@ -110,7 +110,7 @@ def image_labels(recipe: Recipe, lock: Lock) -> dict[str, str]:
     """
     labels = {
         **(lock.file.base.labels if lock.file.base else {}),
-        "dev.envbuild.cuda": locked_cuda(facts_of(lock)),
+        "dev.envbuild.cuda": _runtime_cuda(lock),
         "dev.envbuild.driver": _driver_floor(recipe, lock),
         LOCK_LABEL: lock.digest,
         "dev.envbuild.recipe": recipe.name,

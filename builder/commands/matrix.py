@@ -51,7 +51,8 @@ def budget_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "axes",
     multiple=True,
     metavar="NAME=VALUE,…",
-    help="Values to choose from: an option of `serve`, a variable, a package of the stack, or a dotted path.",
+    help="Values to choose from: an option of `serve`, a variable, a package of the stack, overrides.PACKAGE, "
+    "or a dotted path.",
 )
 @budget_options
 @click.option("--smallest", is_flag=True, help="At the end leave out every edit that is not needed.")

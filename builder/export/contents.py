@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
     from builder.build.base import RootFilesystem
     from builder.build.stage import Materials
+    from builder.build.wheels import BuiltWheel
     from builder.lock.model import Lock, LockedWheel
     from builder.recipe.source import RecipeFile
     from builder.store import Store
 
 TOOLS = ("compile_inside.py", "compile_installed.py")
-LAST = "tools/last.txt"  # the wheels that lie over others: pip knows no order of its own without their requirements
+LAST = "last.txt"  # wheels that lie over others, for installers without an order: uv, and pip without requirements
 TOOLCHAIN = "toolchain"
 
 _README = """\
@@ -47,15 +48,13 @@ def image_context(source: RecipeFile, locked: Lock, materials: Materials, store:
     built = [Item(name=f"wheels/{wheel.filename}", content=store.sound(wheel.sha256)) for wheel in materials.built]
     pip = [wheel for wheel in locked.toolchain_wheels if wheel.name == "pip"]
     scripts = Path(builder.build.__file__).parent
-    plan = plan_image(source.recipe, locked, base_identity(locked), materials.built, store)
-    last = [f"{wheel.name}=={wheel.version} {wheel.filename}\n" for wheel in settled_layouts(plan, store).last]
     return (
         *(_base_tar(materials.rootfs, store)),
         *_wheels(locked.wheels, "wheels", store),
         *built,
         *_wheels(pip, "tools", store),
         *(Item(name=f"tools/{name}", content=scripts / name) for name in TOOLS),
-        Item(name=LAST, content="".join(last).encode()),
+        Item(name=f"tools/{LAST}", content=_last(source, locked, materials.built, store)),
         *(Item(name=name, content=files[name].encode()) for name in ("requirements.txt", "Dockerfile")),
         *(
             Item(name=f"papers/{posixpath.basename(paper.path)}", content=paper.content)
@@ -81,9 +80,16 @@ def toolchain_context(source: RecipeFile, locked: Lock, store: Store) -> tuple[I
 
 
 def wheels_folder(source: RecipeFile, locked: Lock, store: Store) -> tuple[Item, ...]:
-    """Return `pylock.toml` with the folder of wheels that it names; the lock comes last, when it is true."""
+    """Return `pylock.toml` with the folder of wheels that it names; the lock comes last, when it is true.
+
+    Raises BuildFailedError if one environment cannot hold them.
+    """
     lock = workspace_of(source).lock / PYLOCK
-    return (*_wheels(locked.wheels, FOLDER, store), Item(name=PYLOCK, content=lock.read_bytes()))
+    return (
+        *_wheels(locked.wheels, FOLDER, store),
+        Item(name=LAST, content=_last(source, locked, (), store)),
+        Item(name=PYLOCK, content=lock.read_bytes()),
+    )
 
 
 def kit(source: RecipeFile, locked: Lock, materials: Materials, store: Store) -> tuple[Item, ...]:
@@ -111,6 +117,13 @@ def _base_tar(rootfs: RootFilesystem | None, store: Store) -> tuple[Item, ...]:
 def _wheels(wheels: Iterable[LockedWheel], folder: str, store: Store) -> Iterator[Item]:
     for wheel in wheels:
         yield Item(name=f"{folder}/{wheel.filename}", content=store.sound(wheel.sha256))
+
+
+def _last(source: RecipeFile, locked: Lock, built: tuple[BuiltWheel, ...], store: Store) -> bytes:
+    """Return the wheels to install once more after all others, in this order: a requirement and a file name a line."""
+    plan = plan_image(source.recipe, locked, base_identity(locked), built, store)
+    last = [f"{wheel.name}=={wheel.version} {wheel.filename}\n" for wheel in settled_layouts(plan, store).last]
+    return "".join(last).encode()
 
 
 def _stored(path: Path, store: Store) -> Item:

@@ -46,7 +46,10 @@ def export_context(source: RecipeFile, locked: Lock, folder: Path, tools: Tools)
 
 
 def export_wheels(source: RecipeFile, locked: Lock, folder: Path, tools: Tools) -> None:
-    """Write `pylock.toml` and, beside it, the folder of wheels that it names; uv and pip read them as they are."""
+    """Write `pylock.toml` and, beside it, the folder of wheels that it names; uv and pip read them as they are.
+
+    `last.txt` lists the wheels that lie over others, which uv installs in any order.
+    """
 
     def export() -> None:
         _fetch_wheels(source, locked, tools)

@@ -110,18 +110,15 @@ def _chosen(question: Question, previous: bytes, store: Store, settings: Setting
 
 def refuse_contradictions(source: RecipeFile) -> None:
     """Raise InvalidDocumentError where the stack has a package that is left out, or pins it with another version."""
-    pins = {canonicalize_name(name): (name, package.version) for name, package in source.recipe.stack.items()}
+    pins = {canonicalize_name(name): (name, package) for name, package in source.recipe.stack.items()}
     for name, override in source.recipe.overrides.items():
-        if canonicalize_name(name) not in pins:
+        pin, package = pins.get(canonicalize_name(name), (name, None))
+        if package is None or not override.contradicts(package):
             continue
-        pin, version = pins[canonicalize_name(name)]
-        place = source.place_of("overrides", name)
+        contradiction = f"{source.place_of('overrides', name)}: {override.answer} contradicts stack.{pin}"
         if override.absent:
-            raise InvalidDocumentError(f"{place}: absent contradicts stack.{pin}", remedy="remove one of the two")
-        if version not in {None, override.version}:
-            raise InvalidDocumentError(
-                f"{place}: {override.version} contradicts stack.{pin}: {version}", remedy="give both the same version"
-            )
+            raise InvalidDocumentError(contradiction, remedy="remove one of the two")
+        raise InvalidDocumentError(f"{contradiction}: {package.version}", remedy="give both the same version")
 
 
 def _overrides(recipe: Recipe) -> tuple[str, ...]:

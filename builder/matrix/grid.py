@@ -68,8 +68,9 @@ class Matrix(Document):
         dict[str, Annotated[tuple[Value, ...], Field(strict=False, min_length=1)]],
         AfterValidator(_not_empty),
         Field(
-            description="by name, the values to try: `target`, `cuda`, a package, an option or a variable of `serve`, "
-            "a dotted path into the recipe, or a name that `recipe` mentions"
+            description="by name, the values to try: `target`, `cuda`, a package, `overrides.PACKAGE` (a version, or "
+            "`absent`), an option or a variable of `serve`, a dotted path into the recipe, or a name that `recipe` "
+            "mentions"
         ),
     ]
     exclude: Annotated[tuple[Exclusion, ...], Field(strict=False, description="cells that are not run")] = ()

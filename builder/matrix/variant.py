@@ -15,19 +15,27 @@ from builder.matrix.strategy import Factor
 from builder.recipe.model import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from builder.matrix.strategy import Choice
     from builder.recipe.source import RecipeFile
 
 _ROOTS = ("serve", "stack", "base", "target", "host", "cuda", "python", "as-of", "overrides")
+_OVERRIDES = "overrides."
+_FIELDS = (".version", ".absent", ".reason")
 
 
 def edited(source: RecipeFile, edits: Mapping[str, Choice]) -> RecipeFile:
-    """Return a recipe with new values at dotted paths; raise InvalidDocumentError if that is no recipe any more."""
+    """Return a recipe with new values at dotted paths; raise InvalidDocumentError if that is no recipe any more.
+
+    The value of `overrides.NAME` is what the override answers: a version, or `absent`.
+    """
     plain = copy.deepcopy(source.recipe.to_plain())
     for path, value in edits.items():
-        _put(plain, path, list(value) if isinstance(value, tuple) else value)
+        if path.startswith(_OVERRIDES) and path.endswith(_FIELDS):
+            place, package = f"{source.path}: {path}", path.rpartition(".")[0]
+            raise InvalidDocumentError(f"{place}: {package} has one value, a version or `absent`", remedy="")
+        _put(plain, path, _written(path, value))
     try:
         recipe = Recipe.model_validate_json(json.dumps(plain))
     except ValidationError as error:
@@ -39,6 +47,9 @@ def edited(source: RecipeFile, edits: Mapping[str, Choice]) -> RecipeFile:
 
 def own_value(recipe: Recipe, path: str) -> Choice:
     """Return what a recipe says at a dotted path, None where it says nothing."""
+    if path.startswith(_OVERRIDES):
+        override = recipe.overrides.get(path.removeprefix(_OVERRIDES))
+        return override.answer if override else None
     node: Any = recipe.to_plain()
     for part in _parts(path):
         node = node.get(part) if isinstance(node, dict) else None
@@ -48,8 +59,8 @@ def own_value(recipe: Recipe, path: str) -> Choice:
 def axes_of(source: RecipeFile, texts: Sequence[str]) -> tuple[Factor, ...]:
     """Return the factors that `NAME=VALUE,VALUE` texts ask for, the recipe's own value first.
 
-    A name is a dotted path into the recipe, a package of its stack, a variable of `serve.env` (capitals) or an option
-    of `serve.args`. Raise UsageError for a text of another form.
+    A name is a dotted path into the recipe, `overrides.` and a package, a package of its stack, a variable of
+    `serve.env` (capitals) or an option of `serve.args`. Raise UsageError for a text of another form.
     """
     factors = []
     for text in texts:
@@ -70,10 +81,12 @@ def axes_of(source: RecipeFile, texts: Sequence[str]) -> tuple[Factor, ...]:
 
 def axis_path(recipe: Recipe, name: str) -> str:
     """Return the dotted path that an axis means; raise UsageError if the recipe has no such place."""
+    if name.startswith(_OVERRIDES):
+        overruled = name.removeprefix(_OVERRIDES)
+        return f"{_OVERRIDES}{_own_name(recipe.overrides, overruled) or overruled}"
     if name.partition(".")[0] in _ROOTS:
         return name
-    package = next((own for own in recipe.stack if canonicalize_name(own) == canonicalize_name(name)), None)
-    if package is not None:
+    if (package := _own_name(recipe.stack, name)) is not None:
         return f"stack.{package}.{'commit' if recipe.stack[package].git else 'version'}"
     if recipe.serve is None:
         raise UsageError(
@@ -81,6 +94,11 @@ def axis_path(recipe: Recipe, name: str) -> str:
             remedy="name a package of the stack, or a dotted path such as stack.torch.version",
         )
     return f"serve.env.{name}" if name.isupper() else f"serve.args.{name}"
+
+
+def _own_name(packages: Iterable[str], name: str) -> str | None:
+    """Return how a recipe itself writes the name of a package."""
+    return next((own for own in packages if canonicalize_name(own) == canonicalize_name(name)), None)
 
 
 def _typed(path: str, text: str) -> Choice:
@@ -97,6 +115,14 @@ def _typed(path: str, text: str) -> Choice:
     return text
 
 
+def _written(path: str, value: Choice) -> Any:  # noqa: ANN401 - a JSON value
+    """Return what a recipe holds where an edit has this value."""
+    if path.startswith(_OVERRIDES):
+        answer = {"absent": True} if value == "absent" else {"version": value}
+        return {**answer, "reason": "tried in the place of what the recipe says"}
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _put(plain: dict[str, Any], path: str, value: Any) -> None:  # noqa: ANN401 - a JSON value
     *parents, last = _parts(path)
     node = plain
@@ -111,6 +137,8 @@ def _parts(path: str) -> list[str]:
     """Return the keys of a path; names of options, variables and packages may have dots."""
     if path.startswith("serve."):
         return path.split(".", 2)
+    if path.startswith(_OVERRIDES):
+        return path.split(".", 1)
     if path.startswith("stack.") and path.rpartition(".")[2] in {"version", "commit"}:
         return ["stack", *path.removeprefix("stack.").rsplit(".", 1)]
     return path.split(".")

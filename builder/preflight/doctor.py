@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from builder.preflight.conditions import public_version
 from builder.preflight.findings import Finding, Severity
 from builder.preflight.host import SHM
-from builder.preflight.knowledge.tables import cuda_table
-from builder.preflight.pins import cuda_of, needed_cuda, read_pins
+from builder.preflight.pins import driver_floor, read_pins
 from builder.preflight.resources import disk_need
 from builder.recipe.targets import find_product, find_target
 
@@ -59,9 +58,8 @@ def _driver_floor(recipe: Recipe) -> tuple[str | None, str]:
     """Return the oldest driver that a recipe may meet, and who asks for it."""
     if recipe.host is not None:
         return recipe.host.driver, "the recipe asks for"
-    cuda = needed_cuda(cuda_of(read_pins(recipe, None).cuda_variant), recipe)
-    floor = cuda_table().driver_floors.get(cuda.partition(".")[0]) if cuda else None
-    return floor, f"CUDA {cuda} needs"
+    cuda = read_pins(recipe, None).needed_cuda
+    return driver_floor(cuda), f"CUDA {cuda} needs"
 
 
 def _older(driver: str, floor: str) -> bool:

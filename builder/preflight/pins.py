@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from packaging.utils import canonicalize_name
 
 from builder.preflight.conditions import newest, public_version
-from builder.preflight.knowledge.tables import SglangRelease, package_table, sglang_table, torch_table
+from builder.preflight.knowledge.tables import SglangRelease, cuda_table, package_table, sglang_table, torch_table
 from builder.recipe.targets import GpuTarget, find_target
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ class Pins:
         series = torch_table().series.get(series_of(version))
         return series.default if series else None
 
+    @property
+    def needed_cuda(self) -> str | None:
+        """The newest CUDA that the driver must run: of torch, the runtime's wheel and the image's own compiler."""
+        return needed_cuda([cuda_of(self.cuda_variant), runtime_cuda(self.versions)], self.recipe)
+
     def index_of(self, name: str) -> Index | None:
         """Return the recipe's own index of a package, or None if it comes from the default one."""
         indexes = self.recipe.indexes.values()
@@ -153,14 +158,18 @@ def is_compiled(name: str, package: Package) -> bool:
     return package.build is not None or (name in packages.needs_nvcc and package.git is not None)
 
 
-def locked_cuda(lock: LockFacts | None) -> str | None:
-    """Return the CUDA version of a lock's runtime wheel, or None."""
+def runtime_cuda(versions: Mapping[str, str]) -> str | None:
+    """Return the CUDA version of the runtime's wheel among versions by canonical name, or None."""
     names = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
-    found = [lock.versions[name] for name in names if name in lock.versions] if lock else []
-    return series_of(found[0]) if found else None
+    return next((series_of(versions[name]) for name in names if name in versions), None)
 
 
-def needed_cuda(runtime: str | None, recipe: Recipe) -> str | None:
-    """Return the newest CUDA that the driver must run: the runtime's, or that of the compiler in the image itself."""
-    versions = [version for version in (runtime, recipe.image_compiler) if version]
+def needed_cuda(runtimes: Iterable[str | None], recipe: Recipe) -> str | None:
+    """Return the newest CUDA that the driver must run: of the runtimes, or of the compiler in the image itself."""
+    versions = [version for version in (*runtimes, recipe.image_compiler) if version]
     return newest(versions) if versions else None
+
+
+def driver_floor(cuda: str | None) -> str | None:
+    """Return the oldest driver that runs a CUDA, which is that of its major version."""
+    return cuda_table().driver_floors.get(cuda.partition(".")[0]) if cuda else None

@@ -8,7 +8,7 @@ from packaging.utils import canonicalize_name
 
 from builder.preflight.conditions import newest
 from builder.preflight.knowledge.tables import cuda_table, package_table, sglang_table, torch_table
-from builder.preflight.pins import VARIANT, MaybeFacts, Pins, cuda_of, is_compiled, locked_cuda, series_of
+from builder.preflight.pins import VARIANT, MaybeFacts, Pins, cuda_of, is_compiled, runtime_cuda, series_of
 
 if TYPE_CHECKING:
     from builder.preflight.knowledge.tables import TorchSeries
@@ -51,7 +51,7 @@ def _torch_facts(pins: Pins) -> MaybeFacts:
     return {
         "torch.version": version,
         "torch.variant": variant,
-        "torch.cuda": cuda_of(variant) or locked_cuda(pins.lock),
+        "torch.cuda": cuda_of(variant) or runtime_cuda(pins.versions),
         "torch.default-index": pins.index_of("torch") is None and "+" not in version,
         "torch.sm120": False if variant in table.without_blackwell else has_sm120,
         "torch.better-variant": _better_variant(pins, series),
@@ -102,7 +102,6 @@ def _kernel_facts(pins: Pins) -> MaybeFacts:
 
 def _package_facts(pins: Pins) -> MaybeFacts:
     overrides = {str(canonicalize_name(name)): override for name, override in pins.recipe.overrides.items()}
-    both = {name: override for name, override in overrides.items() if name in pins.stack}
     main = pins.versions.get("flashinfer-python")
     others = {name: pins.versions[name] for name in _FLASHINFER if name in pins.versions}
     flash_attn = pins.stack.get("flash-attn")
@@ -111,9 +110,7 @@ def _package_facts(pins: Pins) -> MaybeFacts:
         "transformers.overridden": "transformers" in overrides,
         "torch.overridden": "torch" in overrides,
         "overrides.against-stack": tuple(
-            name
-            for name, override in both.items()
-            if override.absent or pins.stack[name].version not in {None, override.version}
+            name for name, each in overrides.items() if name in pins.stack and each.contradicts(pins.stack[name])
         ),
         "flashinfer.version": main,
         "flashinfer.others": tuple(f"{n} {v}" for n, v in others.items() if main and v.split("+")[0] != main),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from builder.preflight.conditions import newest, public_version
 from builder.preflight.knowledge.tables import base_table, cuda_table, package_table
-from builder.preflight.pins import LockFacts, MaybeFacts, Pins, cuda_of, is_compiled, locked_cuda
+from builder.preflight.pins import LockFacts, MaybeFacts, Pins, driver_floor, is_compiled
 
 if TYPE_CHECKING:
     from builder.recipe.model import BuildSettings
@@ -42,13 +42,14 @@ def _compiler_facts(pins: Pins) -> MaybeFacts:
 
 
 def _image_facts(pins: Pins) -> MaybeFacts:
-    nvcc, base = pins.recipe.image_compiler, pins.recipe.base
-    there = {"nvcc": nvcc is not None, "g++": not {"g++", "build-essential"}.isdisjoint(base.packages)}
+    base = pins.recipe.base
+    there = {
+        "nvcc": pins.recipe.image_compiler is not None,
+        "g++": not {"g++", "build-essential"}.isdisjoint(base.packages),
+    }
     return {
-        "image.nvcc": nvcc,
         "image.toolkit": pins.recipe.asked_compiler,
         "image.lacks": tuple(name for name, has in there.items() if not has) if base.debian else None,
-        "image.driver-floor": cuda_table().driver_floors.get(nvcc.partition(".")[0]) if nvcc else None,
     }
 
 
@@ -114,11 +115,11 @@ def _lowest(filename: str) -> list[tuple[str, str]]:
 
 def _driver_facts(pins: Pins) -> MaybeFacts:
     host = pins.recipe.host
-    cuda = cuda_of(pins.cuda_variant) or locked_cuda(pins.lock)
     return {
         "driver.asked": host.driver if host else None,
         "driver.asked-cuda": native_cuda(host.driver) if host else None,
-        "driver.floor": cuda_table().driver_floors.get(cuda.partition(".")[0]) if cuda else None,
+        "driver.cuda": pins.needed_cuda,
+        "driver.floor": driver_floor(pins.needed_cuda),
     }
 
 

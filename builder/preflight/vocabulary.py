@@ -45,15 +45,12 @@ VOCABULARY: Mapping[str, FactSpec] = {
     "base.compat": FactSpec("flag", "whether the image puts a forward-compatible libcuda in the way of the host's"),
     "wheels.glibc": FactSpec("version", "the newest glibc that a wheel needs"),
     "wheels.glibc-of": FactSpec("text", "the wheel that needs it"),
-    "image.nvcc": FactSpec(
-        "version", "the CUDA compiler of the image itself: an `image.toolkit` that holds one (CUDA 13 on)"
-    ),
     "image.toolkit": FactSpec("version", "`cuda-toolkit` in the stack, named with its extra `nvcc`"),
     "image.lacks": FactSpec("texts", "what a bootstrapped image lacks to compile kernels at run time"),
-    "image.driver-floor": FactSpec("version", "the oldest driver for the CUDA major of the image's compiler"),
     "driver.asked": FactSpec("version", "the recipe's `host.driver`"),
     "driver.asked-cuda": FactSpec("version", "the newest toolkit that this driver is native to"),
-    "driver.floor": FactSpec("version", "the oldest driver for the CUDA major of torch"),
+    "driver.cuda": FactSpec("version", "the newest CUDA of torch, the runtime's wheel and the image's own compiler"),
+    "driver.floor": FactSpec("version", "the oldest driver for the major of that CUDA"),
     "torch.version": FactSpec("version", "torch"),
     "torch.cuda": FactSpec("version", "the CUDA that torch was built with"),
     "torch.variant": FactSpec("text", "torch's build, such as cu130"),

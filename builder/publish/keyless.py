@@ -29,11 +29,14 @@ _GET_A_TOKEN = (
 
 @dataclass(kw_only=True)
 class KeylessSigner:
-    """Signs as the identity of a token, with services and roots of one sigstore; asks them when it first signs."""
+    """Signs as the identity of a token, with services and roots of one sigstore; asks them when it first signs.
+
+    Without a token, a browser asks then who signs.
+    """
 
     config: ClientTrustConfig
     environment: Mapping[str, str] = field(repr=False)
-    token: IdentityToken = field(repr=False)
+    token: IdentityToken | None = field(repr=False)
 
     @cached_property
     def proof(self) -> IdentityProof:
@@ -57,8 +60,8 @@ class KeylessSigner:
         """A key in memory and a certificate for it; a token that ended while an image was pushed is renewed."""
         from sigstore.sign import Signer, SigningContext  # noqa: PLC0415
 
-        if not self.token.in_validity_period():
-            self.token = find_token(self.config, self.environment)
+        if self.token is None or not self.token.in_validity_period():
+            self.token = given_token(self.environment) or _login(self.config)
         return Signer(self.token, SigningContext.from_trust_config(self.config))
 
     @contextlib.contextmanager
@@ -79,32 +82,46 @@ class KeylessSigner:
 def open_keyless(trust_config: Path | None, environment: Mapping[str, str]) -> KeylessSigner:
     """Return the signer of whoever runs this, by the public sigstore or the one that a client trust config names.
 
-    Raises UsageError where there is no token, InvalidDocumentError, RegistryError.
+    Nobody is asked to log in before it signs. Raises UsageError where nothing could give a token,
+    InvalidDocumentError, RegistryError.
     """
     config = load_trust_config(trust_config)
-    return KeylessSigner(config=config, environment=environment, token=find_token(config, environment))
+    return KeylessSigner(config=config, environment=environment, token=given_token(environment))
 
 
-def find_token(config: ClientTrustConfig, environment: Mapping[str, str]) -> IdentityToken:
-    """Return the token in SIGSTORE_ID_TOKEN, else the one that the machine gives, else the one of a browser's login.
+def given_token(environment: Mapping[str, str]) -> IdentityToken | None:
+    """Return the token in SIGSTORE_ID_TOKEN, else the one that the machine gives; None where a browser can ask for one.
 
     No token is part of a message. Raises UsageError.
     """
-    from sigstore.errors import Error  # noqa: PLC0415 - an extra
-    from sigstore.oidc import IdentityToken, Issuer, IssuerError, detect_credential  # noqa: PLC0415
+    from sigstore.oidc import IdentityToken, detect_credential  # noqa: PLC0415 - an extra
 
-    place = TOKEN
-    try:
-        raw = environment.get(TOKEN)
-        if not raw:
-            place = "this machine"
-            raw = detect_credential()
+    raw = environment.get(TOKEN)
+    with _naming(TOKEN if raw else "this machine"):
+        raw = raw or detect_credential()
         if raw:
             return IdentityToken(raw)
-        if sys.stdin.isatty():
-            place = "the browser's login"
-            return Issuer(config.signing_config.get_oidc_url()).identity_token()
+    if sys.stdin.isatty():
+        return None
+    raise UsageError("nothing here says who signs: there is no identity token", remedy=_GET_A_TOKEN)
+
+
+def _login(config: ClientTrustConfig) -> IdentityToken:
+    """Return the token of whom a browser asks; raises UsageError."""
+    from sigstore.oidc import Issuer  # noqa: PLC0415 - an extra
+
+    with _naming("the browser's login"):
+        return Issuer(config.signing_config.get_oidc_url()).identity_token()
+
+
+@contextlib.contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Name the place that gives no token."""
+    from sigstore.errors import Error  # noqa: PLC0415 - an extra
+    from sigstore.oidc import IssuerError  # noqa: PLC0415
+
+    try:
+        yield
     except (Error, IssuerError, OSError) as error:
         said = str(error) or type(error).__name__
         raise UsageError(f"{place} gives no identity token: {said}", remedy=_GET_A_TOKEN) from None
-    raise UsageError("nothing here says who signs: there is no identity token", remedy=_GET_A_TOKEN)

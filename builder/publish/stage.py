@@ -120,15 +120,16 @@ def _attach_proof(
     shelf: RegistryShelf, manifest: Manifest, image: ProvenImage, signer: Signer, tools: Tools
 ) -> tuple[str, ...]:
     """Attach the statements about an image that are not there yet, each signed; return their kinds."""
+    proof = signer.proof  # before the step shows anything: it may ask a person to log in
     with tools.console.step("attach signature, SBOM, provenance and verdict") as step:
-        attested = read_attestations(shelf, manifest, signer.proof)
+        attested = read_attestations(shelf, manifest, proof)
         wanted = [item for item in _statements(image, tools.store) if item.to_bytes() not in attested.payloads]
         notes = {CREATED: _instant(image.lock.epoch), **age_of(image).annotations()}
         for statement in wanted:
             bundle = attachment_of(signer.sign(statement.to_bytes()), statement.kind, notes)
             attach(shelf.client, shelf.repository, manifest.descriptor, bundle)
         if wanted:
-            attested = read_attestations(shelf, manifest, signer.proof)
+            attested = read_attestations(shelf, manifest, proof)
         if not {item.to_bytes() for item in wanted} <= attested.payloads:
             raise RegistryError(f"{shelf.repository} does not give back what was attached to {manifest.digest}")
         if isinstance(signer, KeySigner):

@@ -275,6 +275,10 @@ class Override(Document):
         """The version that is taken, or `absent`."""
         return self.version or "absent"
 
+    def contradicts(self, pin: Package) -> bool:
+        """Say whether the stack's pin of the package answers otherwise; one from git or a folder fits any version."""
+        return self.absent is True or pin.version not in {None, self.version}
+
 
 class Serve(Document):
     """How the recipe's server is started."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.build import compile_inside
+from builder.build import compile_inside, compile_installed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,3 +77,15 @@ def test_a_process_that_is_killed_fails_its_own_wheel(tmp_path: Path) -> None:
     assert sorted(said) == ["compiled good", "failed bad"]
     assert "good" in results
     assert "bad" not in results
+
+
+@pytest.mark.parametrize("name", ["jobs", "results"])
+def test_what_an_earlier_try_left_is_refused_and_never_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("wheels", "jobs", "results"):
+        monkeypatch.setattr(compile_installed, place.upper(), tmp_path / place)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine-1.0-py3-none-any.whl.0.part").write_bytes(b"of an earlier try")
+    with pytest.raises(FileExistsError, match=f"/{name}'$"):
+        compile_installed.compile_installed(tmp_path, str(tmp_path), str(tmp_path))

@@ -60,6 +60,12 @@ def tools_with(project: Project, index: PackageIndex) -> Tools:
     return Tools(settings=settings, store=Store(project.store.root), console=project.tools.console, connect=no_engine)
 
 
+def lie_over_bar(project: Project, folder: Path) -> None:
+    """Lock another wheel, whose `bar.py` lies over that of `bar`."""
+    over = add_wheel(project.store, folder, "over", files={"bar.py": b"NAME = 'over'\n"}, requires=["bar==1.0"])
+    project.lock_with([*project.wheels, over], tools=[add_wheel(project.store, folder, "pip")])
+
+
 def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
@@ -95,11 +101,10 @@ def test_the_context_names_the_wheels_that_lie_over_others_for_pip_to_install_th
     project: Project, tmp_path: Path
 ) -> None:
     export_context(project.source, project.lock, tmp_path / "one", project.tools)
-    assert (tmp_path / "one" / contents.LAST).read_bytes() == b""
-    over = add_wheel(project.store, tmp_path, "over", files={"bar.py": b"NAME = 'over'\n"}, requires=["bar==1.0"])
-    project.lock_with([*project.wheels, over], tools=[add_wheel(project.store, tmp_path, "pip")])
+    assert (tmp_path / "one" / "tools" / contents.LAST).read_bytes() == b""
+    lie_over_bar(project, tmp_path)
     export_context(project.source, project.lock, tmp_path / "two", project.tools)
-    assert (tmp_path / "two" / contents.LAST).read_text() == "over==1.0 over-1.0-py3-none-any.whl\n"
+    assert (tmp_path / "two" / "tools" / contents.LAST).read_text() == "over==1.0 over-1.0-py3-none-any.whl\n"
 
 
 def test_the_dockerfile_copies_nothing_that_the_context_lacks(project: Project, tmp_path: Path) -> None:
@@ -121,17 +126,37 @@ def test_files_that_leave_are_copies_and_not_the_stores_own(project: Project, tm
         assert sha256_file(project.store.path(wheel.sha256)) == wheel.sha256
 
 
+def uv_install(site: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [find_uv_bin(), "pip", "install", "--offline", "--no-index", "--no-cache", "--no-config"]
+    python = ["--python", f"/usr/bin/python{system_python()}", "--target", str(site)]
+    return subprocess.run([*command, *python, *arguments], check=False, capture_output=True, text=True)
+
+
 def test_uv_installs_from_the_exported_lock_as_it_is(project: Project, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     export_wheels(project.source, project.lock, folder, project.tools)
     committed = project.root / "lockfiles" / "small" / PYLOCK
     assert (folder / PYLOCK).read_bytes() == committed.read_bytes()
-    uv = [find_uv_bin(), "pip", "install", "--offline", "--no-index", "--no-cache", "--no-config"]
-    python = ["--python", f"/usr/bin/python{system_python()}", "--target", str(tmp_path / "site")]
-    done = subprocess.run([*uv, *python, "-r", str(folder / PYLOCK)], check=False, capture_output=True, text=True)
+    done = uv_install(tmp_path / "site", "-r", folder / PYLOCK)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "bar.py").is_file()
     assert (tmp_path / "site" / "foo" / "platform_part.py").is_file()
+    assert (folder / contents.LAST).read_bytes() == b""
+
+
+def test_uv_gets_the_files_of_the_image_with_the_wheels_that_lie_over_others_once_more(
+    project: Project, tmp_path: Path
+) -> None:
+    lie_over_bar(project, tmp_path)
+    folder, bar = tmp_path / "out", tmp_path / "site" / "bar.py"
+    export_wheels(project.source, project.lock, folder, project.tools)
+    assert uv_install(tmp_path / "site", "-r", folder / PYLOCK).returncode == 0
+    bar.write_text("whatever came last")
+    again = ["--no-deps", "--find-links", str(folder / "wheels"), "--reinstall"]
+    for line in (folder / contents.LAST).read_text().splitlines():
+        done = uv_install(tmp_path / "site", *again, line.split()[0])
+        assert done.returncode == 0, done.stderr
+    assert bar.read_text() == "NAME = 'over'\n"
 
 
 def test_uv_refuses_an_exported_wheel_that_was_changed(project: Project, tmp_path: Path) -> None:
@@ -141,9 +166,7 @@ def test_uv_refuses_an_exported_wheel_that_was_changed(project: Project, tmp_pat
     data = bytearray(bar.read_bytes())
     data[10] ^= 1  # the time of a file: the archive stays whole
     bar.write_bytes(data)
-    uv = [find_uv_bin(), "pip", "install", "--offline", "--no-index", "--no-cache", "--no-config"]
-    python = ["--python", f"/usr/bin/python{system_python()}", "--target", str(tmp_path / "site")]
-    done = subprocess.run([*uv, *python, "-r", str(folder / PYLOCK)], check=False, capture_output=True, text=True)
+    done = uv_install(tmp_path / "site", "-r", folder / PYLOCK)
     assert done.returncode != 0
     assert "Hash mismatch" in done.stderr
 

@@ -33,6 +33,8 @@ python: "3.13"
 stack:
   torch: "2.9.1"
   sgl_kernel: {git: "https://example.org/k.git", commit: "%s", build: {}}
+overrides:
+  flash_attn_4: {absent: true, reason: nothing calls it}
 serve:
   engine: sglang
   args: {kv-cache-dtype: fp8_e4m3, mem-fraction-static: 0.9, model.impl: auto}
@@ -58,6 +60,8 @@ def test_axes_find_options_variables_packages_commits_and_paths_and_begin_with_t
             "torch=2.10.0,2.9.1",
             f"sgl-kernel={'b' * 40}",
             "base.debian=bookworm",
+            "overrides.Flash-Attn.4=absent,4.0.0b15",
+            "overrides.zope.interface=absent,7.2",
         ],
     )
     assert {factor.path: factor.values for factor in found} == {
@@ -68,8 +72,10 @@ def test_axes_find_options_variables_packages_commits_and_paths_and_begin_with_t
         "stack.torch.version": ("2.9.1", "2.10.0"),
         "stack.sgl_kernel.commit": ("a" * 40, "b" * 40),
         "base.debian": ("trixie", "bookworm"),
+        "overrides.flash_attn_4": ("absent", "4.0.0b15"),
+        "overrides.zope.interface": (None, "absent", "7.2"),
     }
-    assert [factor.needs_build for factor in found] == [False, False, False, False, True, True, True]
+    assert [factor.needs_build for factor in found] == [False] * 4 + [True] * 5
 
 
 @pytest.mark.parametrize("text", ["kv-cache-dtype", "=bf16", "a=", "a=1,,2"])
@@ -84,6 +90,23 @@ def test_an_edited_recipe_has_the_new_values_and_all_others() -> None:
     assert {path: own_value(changed.recipe, path) for path in edits} == edits
     assert own_value(changed.recipe, "serve.args.kv-cache-dtype") == "fp8_e4m3"
     assert edited(recipe(), {}).recipe == recipe().recipe
+
+
+def test_an_edited_override_has_a_version_or_is_absent() -> None:
+    edits = {"overrides.flash_attn_4": "4.0.0b15", "overrides.zope.interface": "absent"}
+    changed = edited(recipe(), edits).recipe
+    assert {path: own_value(changed, path) for path in edits} == edits
+    assert {name: (each.version, each.absent) for name, each in changed.overrides.items()} == {
+        "flash_attn_4": ("4.0.0b15", None),
+        "zope.interface": (None, True),
+    }
+
+
+@pytest.mark.parametrize("field", ["version", "absent", "reason"])
+def test_a_field_of_an_override_is_no_name_of_a_package(field: str) -> None:
+    message = rf"r\.yaml: overrides\.lib\.{field}: overrides\.lib has one value, a version or `absent`$"
+    with pytest.raises(InvalidDocumentError, match=message):
+        edited(recipe(), {f"overrides.lib.{field}": "1.0"})
 
 
 def test_edits_that_make_no_recipe_are_refused_with_their_place() -> None:

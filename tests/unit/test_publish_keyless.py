@@ -16,15 +16,23 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from sigstore.models import ClientTrustConfig
 from sigstore.oidc import IdentityToken
 
+from builder.cli import run
 from builder.document import canonical_json
 from builder.errors import InvalidDocumentError, RegistryError, UsageError
 from builder.publish.envelope import UnprovenError
+from builder.publish.gate import proven_image
 from builder.publish.identity import Identity
-from builder.publish.keyless import KeylessSigner, find_token, open_keyless
+from builder.publish.keyless import KeylessSigner, given_token, open_keyless
+from builder.publish.naming import fixed_tag
 from builder.publish.proof import KeyProof
 from builder.publish.statements import Statement
 from builder.publish.trust import load_trust_config, load_verifier
-from tests.publication import new_signer
+from builder.recipe.workspace import workspace_of
+from builder.registry.content import OCI_INDEX
+from builder.verify.verdict import Check
+from tests.fake_registry import FakeRegistry, Fault
+from tests.fake_registry import running as running_registry
+from tests.publication import new_signer, prove, proven_project
 from tests.sigstore_standin import GITHUB, WORKFLOW, Authority, Sigstore, identity_token, running
 
 if TYPE_CHECKING:
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.sigstore_standin import Services
+    from tests.workshop import Project
 
 STATEMENT = Statement(name="x", digest=f"sha256:{'1' * 64}", kind="https://x/v1", predicate={}).to_bytes()
 OTHER = STATEMENT.replace(b"x/v1", b"x/v2")
@@ -294,7 +303,7 @@ def test_a_sigstore_that_is_not_there_is_told(services: Services) -> None:
 def test_github_gives_a_job_its_token(services: Services, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     with pytest.raises(UsageError, match=r"this machine gives no identity token: .*ACTIONS_ID_TOKEN_REQUEST") as caught:
-        find_token(config(services), {})
+        given_token({})
     assert "`id-token: write`" in caught.value.remedy
     monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "of-the-job")
     monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_URL", f"{services.address}/token?version=1")
@@ -303,38 +312,100 @@ def test_github_gives_a_job_its_token(services: Services, monkeypatch: pytest.Mo
     assert PROOF.payload_of(signer.sign(STATEMENT)) == STATEMENT
     monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "s3cret-of-another")
     with pytest.raises(UsageError, match="OIDC token request failed") as caught:
-        find_token(config(services), {})
+        given_token({})
     assert "s3cret" not in f"{caught.value.message} {caught.value.__cause__}"
 
 
 @pytest.mark.parametrize(
     "token", ["s3cret", "s3cret.s3cret.s3cret", identity_token(seconds=-60)], ids=["text", "dots", "ended"]
 )
-def test_a_token_that_is_none_is_named_and_never_shown(token: str, services: Services) -> None:
+def test_a_token_that_is_none_is_named_and_never_shown(token: str) -> None:
     with pytest.raises(UsageError, match="SIGSTORE_ID_TOKEN gives no identity token") as caught:
-        find_token(config(services), {"SIGSTORE_ID_TOKEN": token})
+        given_token({"SIGSTORE_ID_TOKEN": token})
     assert token not in f"{caught.value.message} {caught.value.remedy} {caught.value.__cause__}"
 
 
-def test_without_token_and_terminal_a_sentence_says_how_to_get_one(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_token_and_terminal_a_sentence_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(UsageError, match="nothing here says who signs") as caught:
-        find_token(config(services), {})
+        given_token({})
     assert "SIGSTORE_ID_TOKEN" in caught.value.remedy
 
 
-# the library leaves the socket open at which it waits for the browser
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_at_a_terminal_a_browser_asks_who_signs(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def logins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The logins that a browser shows to a person at a terminal, who logs in."""
+    shown: list[str] = []
+
     def look(address: str) -> bool:
+        shown.append(address)
         threading.Thread(target=lambda: urlopen(address, timeout=20).close(), daemon=True).start()
         return True
 
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.delenv("SIGSTORE_ID_TOKEN", raising=False)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr(webbrowser, "open", look)
-    token = find_token(config(services), {})
-    assert token.issuer == GITHUB
+    return shown
+
+
+# the library leaves the socket open at which it waits for the browser
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_at_a_terminal_a_browser_asks_once_who_signs_when_something_is_signed(
+    services: Services, logins: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SIGSTORE.trust_config(services.address)))
+    signer = open_keyless(tmp_path / "config.json", {})
+    assert (logins, services.asked) == ([], [])
+    assert signer.proof.signer == Identity(identity=WORKFLOW, issuer=GITHUB)
+    assert signer.proof.payload_of(signer.sign(STATEMENT)) == STATEMENT
+    assert len(logins) == 1
+
+
+def unproven(project: Project, _: FakeRegistry) -> None:
+    workspace_of(project.source).verdict.unlink()
+
+
+def bad(project: Project, _: FakeRegistry) -> None:
+    failed = Check(name="static.installed", level="static", outcome="failed", summary="a file is missing")
+    prove(project, result="bad", checks=(failed,))
+
+
+def taken(project: Project, registry: FakeRegistry) -> None:
+    tag = fixed_tag(proven_image(project.source, project.store))
+    registry.manifests["a/b"] = {tag: (OCI_INDEX, b"{}")}
+
+
+def closed(_: Project, registry: FakeRegistry) -> None:
+    registry.faults.append(Fault(method="POST", path="/v2/a/b/blobs/uploads", status=403, times=99))
+
+
+REFUSALS: dict[str, tuple[Callable[[Project, FakeRegistry], None], int]] = {
+    "was never proven": (unproven, 10),
+    "its verdict is bad": (bad, 10),
+    "this tag never moves": (taken, 10),
+    "403": (closed, 11),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    made = proven_project(tmp_path)
+    monkeypatch.setenv("ENVBUILD_STORE", str(made.store.root))
+    return made
+
+
+@pytest.mark.parametrize("sentence", REFUSALS)
+def test_nobody_is_asked_to_log_in_for_what_is_not_published(
+    sentence: str, project: Project, services: Services, logins: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused, code = REFUSALS[sentence]
+    config = project.root / "config.json"
+    config.write_text(json.dumps(SIGSTORE.trust_config(services.address)))
+    with running_registry(FakeRegistry()) as registry:
+        refused(project, registry)
+        options = ["--to", f"{registry.host}/a/b", "--keyless", "--trust-config", str(config)]
+        assert run(["publish", str(project.source.path), *options]) == code
+    assert sentence in capsys.readouterr().err
+    assert logins == []
