@@ -29,6 +29,7 @@ class NoGpuError(EngineError):
 
 
 ALL_GPUS = -1
+CONFIG_ANNOTATION = "dev.envbuild.config"  # of an archive's index: the config's digest, by which an image is known here
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +150,10 @@ class Engine(Protocol):
         ...
 
     def image_id(self, reference: str) -> str | None:
-        """Return the id (`sha256:…`, the config's digest) of a local image, or None; never pulls."""
+        """Return the id (`sha256:…`) of a local image, or None; never pulls.
+
+        The id is the config's digest of an image that was loaded, whatever kind of store the engine has.
+        """
         ...
 
     def image_facts(self, reference: str) -> ImageFacts | None:
@@ -161,11 +165,11 @@ class Engine(Protocol):
         ...
 
     def chain_ids(self) -> frozenset[str]:
-        """Return the chain ids (`sha256:…`) of all layers of all local images."""
+        """Return the chain ids (`sha256:…`) of the layers of local images that an archive may leave out."""
         ...
 
     def load(self, archive: Iterable[bytes]) -> None:
-        """Load a docker-archive; layers that the engine has may be missing in it.
+        """Load an archive of `builder.build.image`; layers that the engine has may be missing in it.
 
         Raises BuildFailedError where the engine refuses it.
         """

@@ -14,9 +14,7 @@ GPU_DEVICE = Path("/dev/nvidiactl")
 SHELL = ("/bin/bash",)
 
 
-def shell_command(
-    image_id: str, recipe: Recipe, command: Sequence[str], *, terminal: bool, gpu: bool
-) -> tuple[str, ...]:
+def shell_command(image: str, recipe: Recipe, command: Sequence[str], *, terminal: bool, gpu: bool) -> tuple[str, ...]:
     """Return the `docker run` that starts a command, or a shell, in an image; the container goes when it ends.
 
     Shared memory and IPC are as the recipe serves. `terminal` asks for one in the container, `gpu` for all GPUs.
@@ -29,6 +27,6 @@ def shell_command(
         *(("--shm-size", serve.shm_size) if serve and serve.shm_size else ()),
         *(("--ipc", serve.ipc) if serve and serve.ipc else ()),
         *("--entrypoint", ""),
-        image_id,
+        image,
         *(command or SHELL),
     )

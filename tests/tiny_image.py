@@ -1,10 +1,8 @@
-"""A docker-archive with this machine's shell, some of its small programs and the libraries that they load."""
+"""An image archive with this machine's shell, some of its small programs and the libraries that they load."""
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import platform
 import re
 import shutil
@@ -12,6 +10,10 @@ import subprocess
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from builder.build.image import ImageSettings, Layer, archive_papers, assemble, layer_names, tar_pieces
+from builder.build.tarlayer import Blob
+from builder.document import sha256_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -22,19 +24,24 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def tiny_archive(tag: str, *, extra: Mapping[str, bytes] | None = None, leave_out_layers: int = 0) -> Iterator[bytes]:
-    """Yield a docker-archive of one layer, and a second one where there are `extra` files.
+    """Yield the archive of an image of one layer, and a second one where there are `extra` files.
 
     The bytes of the first `leave_out_layers` layers are not in the archive: the engine must have them.
     """
-    layers = [tiny_layer()]
+    tars = [tiny_layer()]
     if extra:
-        layers.append(_tar([(name, data, 0o644) for name, data in extra.items()]))
-    config = _config([diff_id(layer) for layer in layers])
-    names = [f"{diff_id(layer)[7:]}.tar" for layer in layers]
-    manifest = [{"Config": "config.json", "RepoTags": [tag], "Layers": names}]
-    entries = [("manifest.json", json.dumps(manifest).encode(), 0o644), ("config.json", config, 0o644)]
-    entries += [(name, layer, 0o644) for name, layer in list(zip(names, layers, strict=True))[leave_out_layers:]]
-    yield _tar(entries)
+        tars.append(_tar([(name, data, 0o644) for name, data in extra.items()]))
+    layers = tuple(_layer(tar) for tar in tars)
+    settings = ImageSettings(
+        epoch=0,
+        environment={"PATH": "/bin"},
+        command=("/bin/sh",),
+        architecture=_ARCHITECTURES[platform.machine()],
+    )
+    names = layer_names(layers)
+    for name, tar in list(zip(names, tars, strict=True))[leave_out_layers:]:
+        yield from tar_pieces(name, [tar], len(tar))
+    yield from archive_papers(assemble(layers, settings), tag, names)
 
 
 def tiny_layer() -> bytes:
@@ -42,20 +49,9 @@ def tiny_layer() -> bytes:
     return _tar(_programs())
 
 
-def diff_id(layer: bytes) -> str:
-    """Return the digest that a layer's tar is known by."""
-    return f"sha256:{hashlib.sha256(layer).hexdigest()}"
-
-
-def _config(diff_ids: list[str]) -> bytes:
-    return json.dumps(
-        {
-            "architecture": _ARCHITECTURES[platform.machine()],
-            "os": "linux",
-            "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh"]},
-            "rootfs": {"type": "layers", "diff_ids": diff_ids},
-        }
-    ).encode()
+def _layer(tar: bytes) -> Layer:
+    digest = f"sha256:{sha256_bytes(tar)}"
+    return Layer(title="tiny", blob=Blob(digest=digest, size=len(tar), diff_id=digest, unpacked=len(tar)))
 
 
 def _programs() -> list[tuple[str, bytes, int]]:

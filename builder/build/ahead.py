@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import uuid
 from typing import TYPE_CHECKING, Self
 
 from builder.build.image import ImageSettings, archive_papers, assemble, chain_ids, layer_names, tar_pieces
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 LABEL = "dev.envbuild.ahead"
 KIND = "ahead"  # of the records of what is loaded: by them `envbuild gc` finds what a killed build has left
-NAME = "layer.tar"  # of the layer in its archive: its diff id is known only at its end
 
 
 class Ahead:
@@ -95,7 +95,8 @@ class Ahead:
     def _archive(
         self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]
     ) -> Iterator[bytes]:
-        yield from tar_pieces(NAME, pieces, size)
+        name = f"{uuid.uuid4().hex}.tar"  # containerd would go on with a file of that name that was broken off
+        yield from tar_pieces(name, pieces, size)
         layer = finished()
         with self._changed:
             self._changed.wait_for(lambda: not self._open or len(self._layers) == number)
@@ -104,7 +105,7 @@ class Ahead:
         image = assemble((*self._layers, layer), self._settings)
         self._store.keep_result(KIND, _key(image.config_digest), {"image_id": image.config_digest})
         self._images.append(image.config_digest)
-        yield from archive_papers(image, self._reference, [*layer_names(self._layers), NAME])
+        yield from archive_papers(image, self._reference, [*layer_names(self._layers), name])
 
     def _remove(self, image: str) -> None:
         with contextlib.suppress(EngineError):  # its record stays

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from builder.build.compression import GZIP
 from builder.document import CHUNK, canonical_json, sha256_bytes, sha256_file
-from builder.engine import chain_of
+from builder.engine import CONFIG_ANNOTATION, chain_of
 from builder.errors import BuildFailedError, EngineError
+from builder.registry.content import LAYOUT_INDEX, LAYOUT_MARKER, LAYOUT_VERSION, OCI_INDEX
 from builder.registry.layer import file_of, open_unpacked, unpacking_fails
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+UNPACKED_LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
+CONTAINERD_NAME = "io.containerd.image.name"  # containerd, core/images/annotations.go
 TITLE = "envbuild: "  # before a layer's title in the history
 
 
@@ -58,7 +61,7 @@ class Image:
 
     @property
     def config_digest(self) -> str:
-        """The digest of the config: what Docker calls the image's id."""
+        """The digest of the config: the image's id, however its layers are packed."""
         return f"sha256:{sha256_bytes(self.config)}"
 
     @property
@@ -70,18 +73,13 @@ class Image:
 def assemble(layers: tuple[Layer, ...], settings: ImageSettings) -> Image:
     """Return the image of some layers; nothing is read or written."""
     config = canonical_json(_config(layers, settings))
-    manifest = canonical_json(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST_TYPE,
-            "config": {"mediaType": CONFIG_TYPE, "digest": f"sha256:{sha256_bytes(config)}", "size": len(config)},
-            "layers": [
-                {"mediaType": layer.media_type, "digest": layer.blob.digest, "size": layer.blob.size}
-                for layer in layers
-            ],
-        }
-    )
-    return Image(layers=layers, config=config, manifest=manifest)
+    packed = [{"mediaType": layer.media_type, "digest": layer.blob.digest, "size": layer.blob.size} for layer in layers]
+    return Image(layers=layers, config=config, manifest=_manifest(config, packed))
+
+
+def _manifest(config: bytes, layers: list[dict[str, Any]]) -> bytes:
+    described = {"mediaType": CONFIG_TYPE, "digest": f"sha256:{sha256_bytes(config)}", "size": len(config)}
+    return canonical_json({"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": described, "layers": layers})
 
 
 def load_image(image: Image, reference: str, *, engine: Engine, store: Store) -> None:
@@ -123,10 +121,11 @@ def send_image(
 
 
 def docker_archive(image: Image, reference: str, *, store: Store, present: frozenset[str]) -> Iterator[bytes]:
-    """Yield a docker-archive (`docker load` reads it) piece by piece, without layers whose chain id is in `present`.
+    """Yield the archive that `docker load` reads piece by piece, without layers whose chain id is in `present`.
 
     The layers are sent unpacked: an engine unpacks one at a time, on one core and far slower than isal, and one before
-    23.0 does not know zstd. Raises DamagedFileError before the end of a layer whose file is damaged.
+    23.0 does not know zstd. `reference` has the form NAMESPACE/NAME:TAG. Raises DamagedFileError before the end of a
+    layer whose file is damaged.
     """
     names = layer_names(image.layers)
     sent = set()
@@ -143,12 +142,38 @@ def layer_names(layers: Iterable[Layer]) -> list[str]:
 
 
 def archive_papers(image: Image, reference: str, names: list[str]) -> Iterator[bytes]:
-    """Yield the end of a docker-archive: what the image is, with the names of its layers' files in the archive."""
+    """Yield the end of an archive: what the image is, with the names of its layers' files in the archive.
+
+    It is said twice: in the form of `docker save`, and as an image layout of unpacked layers (OCI image specification
+    1.1, image-layout.md). The containerd image store reads the second, and finds layers that it has by their diff ids;
+    to it the name of a file means nothing.
+    """
     config_name = f"{image.config_digest.removeprefix('sha256:')}.json"
-    manifest = [{"Config": config_name, "RepoTags": [reference], "Layers": names}]
-    yield from tar_bytes("manifest.json", canonical_json(manifest))
+    entry = [{"Config": config_name, "RepoTags": [reference], "Layers": names}]
+    manifest = _unpacked_manifest(image)
+    digest = f"sha256:{sha256_bytes(manifest)}"
+    described = {
+        "mediaType": MANIFEST_TYPE,
+        "digest": digest,
+        "size": len(manifest),
+        "annotations": {CONTAINERD_NAME: f"docker.io/{reference}", CONFIG_ANNOTATION: image.config_digest},
+    }
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [described]}
+    yield from tar_bytes("manifest.json", canonical_json(entry))
     yield from tar_bytes(config_name, image.config)
+    yield from tar_bytes(f"{digest.removeprefix('sha256:')}.manifest", manifest)
+    yield from tar_bytes(LAYOUT_INDEX, canonical_json(index))
+    yield from tar_bytes(LAYOUT_MARKER, LAYOUT_VERSION)
     yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _unpacked_manifest(image: Image) -> bytes:
+    """Return the manifest of an image as the engine gets it: of the same config, its layers unpacked."""
+    layers = [
+        {"mediaType": UNPACKED_LAYER_TYPE, "digest": layer.blob.diff_id, "size": layer.blob.unpacked}
+        for layer in image.layers
+    ]
+    return _manifest(image.config, layers)
 
 
 def _unpacked(layer: Layer, store: Store) -> Iterator[bytes]:

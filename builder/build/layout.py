@@ -16,7 +16,16 @@ from builder.build.stored_image import stored_image
 from builder.document import CHUNK, canonical_json
 from builder.errors import InvalidDocumentError, ResolveError
 from builder.places import unfinished
-from builder.registry.content import OCI_INDEX, Descriptor, Manifest, Payload
+from builder.registry.content import (
+    LAYOUT_INDEX,
+    LAYOUT_MARKER,
+    LAYOUT_VERSION,
+    OCI_INDEX,
+    REFERENCE_NAME,
+    Descriptor,
+    Manifest,
+    Payload,
+)
 from builder.registry.faults import DamagedError
 
 if TYPE_CHECKING:
@@ -24,11 +33,6 @@ if TYPE_CHECKING:
 
     from builder.build.image import Image
     from builder.store import Store
-
-MARKER = "oci-layout"
-VERSION = b'{"imageLayoutVersion":"1.0.0"}'
-INDEX = "index.json"
-NAME = "org.opencontainers.image.ref.name"
 
 
 def write_layout(image: Image, target: Path, *, store: Store, name: str | None = None) -> None:
@@ -44,7 +48,7 @@ def put_layout(entries: Iterable[Descriptor], payloads: Iterable[Payload], targe
     """Write what an index lists and all that it needs as a layout, as `write_layout` does."""
     blobs = {payload.digest: payload for payload in payloads}
     index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry.to_plain() for entry in entries]}
-    top = [(MARKER, Payload.of(VERSION)), (INDEX, Payload.of(canonical_json(index)))]
+    top = [(LAYOUT_MARKER, Payload.of(LAYOUT_VERSION)), (LAYOUT_INDEX, Payload.of(canonical_json(index)))]
     members = [*top, *((blob_name(digest), blobs[digest]) for digest in sorted(blobs))]
     if target.suffix == ".tar":
         _write_tar(members, target)
@@ -68,7 +72,7 @@ def read_layout_image(path: Path, store: Store, *, name: str | None = None) -> I
 
 
 def _entry(image: Image, name: str | None) -> Descriptor:
-    annotations = {NAME: name} if name else {}
+    annotations = {REFERENCE_NAME: name} if name else {}
     return Descriptor(
         media_type=MANIFEST_TYPE, digest=image.manifest_digest, size=len(image.manifest), annotations=annotations
     )
@@ -114,7 +118,7 @@ class Layout:
 
     def index(self) -> Manifest:
         """Return what the layout lists; raises InvalidDocumentError if it is none."""
-        with self.open(MARKER), self.open(INDEX) as file:
+        with self.open(LAYOUT_MARKER), self.open(LAYOUT_INDEX) as file:
             return Manifest(media_type=OCI_INDEX, data=file.read(), source=str(self.place))
 
 
@@ -145,7 +149,7 @@ def _chosen(layout: Layout, name: str | None) -> Descriptor:
     """Return the manifest that the index calls `name`, or the only one."""
     index = layout.index()
     try:
-        found = [item for item in index.manifests if name in {None, item.annotations.get(NAME)}]
+        found = [item for item in index.manifests if name in {None, item.annotations.get(REFERENCE_NAME)}]
     except DamagedError as error:
         raise InvalidDocumentError(error.message) from error
     if len(found) != 1:

@@ -92,7 +92,7 @@ def shell(state: State, *, recipe: Path, command: tuple[str, ...]) -> int:
     source = read_recipe(recipe)
     image = build_recipe(source, locked_recipe(source), state.tools())
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    line = shell_command(image.image_id, source.recipe, command, terminal=terminal, gpu=GPU_DEVICE.exists())
+    line = shell_command(image.reference, source.recipe, command, terminal=terminal, gpu=GPU_DEVICE.exists())
     become(line)
 
 

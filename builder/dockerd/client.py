@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +20,14 @@ from builder.dockerd.context import context_tar, named_images
 from builder.dockerd.devices import gpus_in
 from builder.dockerd.faults import MAKE_ROOM, disk_free, engine_errors, out_of_disk
 from builder.dockerd.image_facts import facts_of
+from builder.dockerd.names import config_of, id_of, in_containerd, name_of
 from builder.dockerd.reach import place_of, reach
 from builder.dockerd.stream import error_in, exchange
 from builder.engine import EngineFacts, LocalImage, chain_of
 from builder.errors import BuildFailedError, EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from builder.dockerd.buildkit import FailedStep
     from builder.engine import ContainerRun, Exit, ImageBuild, ImageFacts
@@ -36,7 +39,9 @@ MINIMUM_API = (1, 41)
 HELLO_SECONDS = 20
 CALL_SECONDS = 300
 
-_CONTAINERD_STORE = "io.containerd.snapshotter.v1"
+_CONTAINERD_STORE = ["driver-type", "io.containerd.snapshotter.v1"]  # in `docker info`'s DriverStatus
+_CONTAINERD_API = (1, 48)  # from here on the engine says which images lie in that store, and what their archive said
+_NOT_UNPACKED = re.compile(r"Error unpacking image (\S+): (.*)", re.DOTALL)
 _NAME_CHARACTERS = 200
 _KILLED = 137
 
@@ -58,7 +63,7 @@ def connect(settings: Settings, *, hello_seconds: int = HELLO_SECONDS) -> Docker
         raise EngineError(
             f"DOCKER_HOST={address} is no address: {error}", remedy="give unix:///path or tcp://host:port"
         ) from error
-    if tuple(int(part) for part in client.api_version.split(".")) < MINIMUM_API:
+    if _version(client.api_version) < MINIMUM_API:
         client.close()
         raise EngineError(
             f"the engine at {address} speaks the Docker API {client.api_version}, envbuild needs 1.41",
@@ -88,6 +93,7 @@ class DockerEngine:
     def facts(self) -> EngineFacts:
         """Return what the engine says of itself; raise EngineError if it cannot be used."""
         info = self._info()
+        self._need_known_store(info)
         return EngineFacts(
             version=info["ServerVersion"],
             api_version=self._client.api_version,
@@ -103,7 +109,7 @@ class DockerEngine:
     def image_id(self, reference: str) -> str | None:
         """Return the id of a local image (`sha256:…`), or None; never pulls."""
         image = self._inspect(reference)
-        return None if image is None else str(image["Id"])
+        return None if image is None else id_of(image)
 
     def image_facts(self, reference: str) -> ImageFacts | None:
         """Return what a local image says of itself, or None; never pulls."""
@@ -120,7 +126,7 @@ class DockerEngine:
             used = {str(container["ImageID"]) for container in self._client.containers(all=True)}
             return tuple(
                 LocalImage(
-                    image_id=str(image["Id"]),
+                    image_id=id_of(image),
                     references=tuple(tag for tag in image["RepoTags"] or () if not tag.startswith("<none>")),
                     size=int(image["Size"]),
                     in_use=str(image["Id"]) in used,
@@ -129,34 +135,39 @@ class DockerEngine:
             )
 
     def chain_ids(self) -> frozenset[str]:
-        """Return the chain ids of all layers of all local images.
+        """Return the chain ids of the layers of local images that an archive may leave out.
 
-        Empty under the containerd image store (`docker info`: driver-type io.containerd.snapshotter.v1): it finds
-        layers by the digest of their compressed bytes, so an archive for it must be whole.
+        The containerd image store finds a layer by the digest of the bytes that it came in, so there it is those of
+        images that an archive of envbuild's, which has them unpacked, brought.
         """
-        if ["driver-type", _CONTAINERD_STORE] in (self._info().get("DriverStatus") or []):
-            return frozenset()
         with engine_errors(self._address):
-            ids = {str(image["Id"]) for image in self._client.images()}
+            listed = self._client.images()
+        ids = {str(image["Id"]) for image in listed if not in_containerd(image) or config_of(image)}
         images = [self._inspect(image_id) for image_id in sorted(ids)]
         return frozenset(
             chain for image in images if image is not None for chain in chain_of(image["RootFS"].get("Layers") or [])
         )
 
     def load(self, archive: Iterable[bytes]) -> None:
-        """Stream a docker-archive into the engine; layers that it has may be missing in it."""
+        """Stream an archive of `builder.build.image` into the engine; layers that it has may be missing in it."""
+        if not self._tells_of_its_store:
+            self._need_known_store(self._info())
         answer = exchange(self._client, "/images/load", parameters={"quiet": "1"}, body=archive, address=self._address)
         with contextlib.closing(answer):
             for message in answer:
                 error = error_in(message)
                 if error is not None:
                     raise self._failure("the engine could not load an image", error)
+                if broken := _NOT_UNPACKED.match(str(message.get("stream", ""))):
+                    self.remove_image(broken[1])  # the containerd image store keeps an image that cannot be run
+                    raise self._failure("the engine could not load an image", broken[2].strip())
 
     def run(self, job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:
         """Run a container to its end and remove it; the program's exit code is an answer, not an error.
 
         `on_line` sees the lines of standard error live. Of very long output the middle is left out.
         """
+        job = replace(job, image=self._own(job.image))
         return run_container(self._client, job, on_line, address=self._address, gpus=self._gpus)
 
     def build(self, job: ImageBuild, on_line: Callable[[str], None] | None = None) -> str:
@@ -190,17 +201,37 @@ class DockerEngine:
     def remove_image(self, reference: str) -> None:
         """Remove a local image or tag, if it is there."""
         with engine_errors(self._address), contextlib.suppress(NotFound):
-            self._client.remove_image(reference, force=True)
+            self._client.remove_image(self._own(reference), force=True)
 
     def _info(self) -> dict[str, Any]:
         with engine_errors(self._address):
             info: dict[str, Any] = self._client.info()
             return info
 
+    @property
+    def _tells_of_its_store(self) -> bool:
+        return _version(self._client.api_version) >= _CONTAINERD_API
+
+    def _need_known_store(self, info: Mapping[str, Any]) -> None:
+        """Raise EngineError for the containerd image store of an engine that does not tell what lies in it."""
+        if not self._tells_of_its_store and _CONTAINERD_STORE in (info.get("DriverStatus") or []):
+            raise EngineError(
+                f"Engine {info['ServerVersion']} at {self._address} keeps its images in the containerd image store, "
+                "which envbuild can use from Engine 28.0 on",
+                remedy='upgrade it, or set "features": {"containerd-snapshotter": false} in its daemon.json',
+            )
+
+    def _own(self, reference: str) -> str:
+        """Return what the engine calls an image that is given by a tag or by its id."""
+        if not reference.startswith("sha256:"):
+            return reference
+        with engine_errors(self._address):
+            return name_of(reference, self._client.images())
+
     def _inspect(self, reference: str) -> dict[str, Any] | None:
         with engine_errors(self._address):
             try:
-                image: dict[str, Any] = self._client.inspect_image(reference)  # type: ignore[no-untyped-call]
+                image: dict[str, Any] = self._client.inspect_image(self._own(reference))  # type: ignore[no-untyped-call]
             except ImageNotFound:
                 return None
             return image
@@ -238,6 +269,10 @@ class DockerEngine:
                 evidence=(*lines, *error.splitlines()),
             )
         return BuildFailedError(what, evidence=lines or tuple(error.splitlines()))
+
+
+def _version(api: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in api.split("."))
 
 
 def _build_parameters(job: ImageBuild) -> dict[str, str]:

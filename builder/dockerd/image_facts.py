@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from builder.dockerd.names import id_of
 from builder.engine import ImageFacts, ImageLayer
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ def facts_of(inspected: Mapping[str, Any], history: Sequence[Mapping[str, Any]])
     """Return the facts of an image from the answers of `/images/NAME/json` and `/images/NAME/history`."""
     config = inspected.get("Config") or {}
     return ImageFacts(
-        image_id=str(inspected["Id"]),
+        image_id=id_of(inspected),
         layers=layers_of(inspected["RootFS"].get("Layers") or [], history),
         environment=dict(_pair(line) for line in config.get("Env") or ()),
         labels=config.get("Labels") or {},

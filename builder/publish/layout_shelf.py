@@ -7,13 +7,13 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from builder.build.layout import NAME, blob_name, put_layout
+from builder.build.layout import blob_name, put_layout
 from builder.document import CHUNK
 from builder.errors import InvalidDocumentError
 from builder.publish.cosign_tags import signature_tag
 from builder.publish.envelope import BUNDLE_TYPE
 from builder.registry.connection import LARGEST_DOCUMENT
-from builder.registry.content import EMPTY, Manifest, Payload
+from builder.registry.content import EMPTY, REFERENCE_NAME, Manifest, Payload
 from builder.registry.faults import DamagedError
 
 if TYPE_CHECKING:
@@ -109,15 +109,15 @@ def take_along(shelf: Shelf, examined: Examined, tag: str | None, store: Store, 
     payloads = [Payload.of(image.data), Payload.of(EMPTY)]
     payloads += [Payload(digest=blob.digest, size=blob.size, source=store.sound(blob.sha256)) for blob in blobs]
     payloads += [Payload.of(data) for item in attested for data in (item.manifest.data, item.bundle)]
-    entries = [replace(image.descriptor, annotations={NAME: tag} if tag else {})]
+    entries = [replace(image.descriptor, annotations={REFERENCE_NAME: tag} if tag else {})]
     entries += [replace(listed[item.manifest.digest], artifact_type=BUNDLE_TYPE) for item in attested]
     signature = shelf.find(signature_tag(image.digest))
     if signature is not None:
-        entries.append(replace(signature.descriptor, annotations={NAME: signature_tag(image.digest)}))
+        entries.append(replace(signature.descriptor, annotations={REFERENCE_NAME: signature_tag(image.digest)}))
         files = [shelf.blob(described) for described in (signature.config, *signature.layers)]
         payloads += [Payload.of(data) for data in (signature.data, *files)]
     put_layout(entries, payloads, target)
 
 
 def _name(described: Descriptor) -> str:
-    return described.annotations.get(NAME, "")
+    return described.annotations.get(REFERENCE_NAME, "")

@@ -22,6 +22,10 @@ MANIFEST_TYPES = (OCI_MANIFEST, OCI_INDEX, DOCKER_MANIFEST, DOCKER_INDEX)
 INDEX_TYPES = (OCI_INDEX, DOCKER_INDEX)
 OCTETS = "application/octet-stream"
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+LAYOUT_MARKER = "oci-layout"  # the files of an image layout (image-layout.md)
+LAYOUT_VERSION = b'{"imageLayoutVersion":"1.0.0"}'
+LAYOUT_INDEX = "index.json"
+REFERENCE_NAME = "org.opencontainers.image.ref.name"
 EMPTY = b"{}"  # the config of an artifact that has none (OCI image specification 1.1, manifest.md)
 
 

@@ -55,18 +55,26 @@ def _own_pids(folder: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def second_engine(folder: Path) -> Iterator[SecondEngine]:
-    """Run an engine that has no network and shares nothing with the first one but the kernel."""
-    if os.geteuid() != 0 or shutil.which("dockerd") is None or shutil.which("unshare") is None:
+def second_engine(
+    folder: Path, *, programs: Path | None = None, options: tuple[str, ...] = ()
+) -> Iterator[SecondEngine]:
+    """Run an engine that has no network and shares nothing with the first one but the kernel.
+
+    `programs` is a folder with another version of it, `options` are dockerd's.
+    """
+    path = os.pathsep.join([*([str(programs)] if programs else []), os.environ["PATH"]])
+    if os.geteuid() != 0 or shutil.which("dockerd", path=path) is None or shutil.which("unshare") is None:
         pytest.skip("a second engine needs root, dockerd and unshare")
     folder.mkdir(parents=True)
     address = f"unix://{folder}/docker.sock"
     command = [
-        *("unshare", "-n", "-m", "dockerd", "--host", address, "--bridge=none", "--iptables=false"),
+        *("unshare", "-n", "-m", "dockerd", "--host", address, "--bridge=none", "--iptables=false", *options),
         *("--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"),
     ]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "PATH": path}
+        )
     engine = SecondEngine(address=address, process=process, folder=folder)
     try:
         _wait_for(engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_the_legacy_builder_makes_the_same_files_from_the_exported_context(proje
     export_context(project.source, project.lock, tmp_path / "context", project.tools)
     tag, python = f"envbuild-test/{project.name}:legacy", Venv(python=system_python()).base_interpreter
     folder = str(tmp_path / "context")
-    with contextlib.closing(APIClient()) as client:
+    with contextlib.closing(APIClient(base_url=os.environ.get("DOCKER_HOST"))) as client:
         try:
             said = list(client.build(path=folder, tag=tag, network_mode="none", rm=True, decode=True))
             assert not [line for line in said if "error" in line]

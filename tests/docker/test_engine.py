@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def until(condition: Callable[[], bool]) -> bool:
 
 
 def containers_with(marker: str) -> list[str]:
-    with docker.APIClient(version="auto") as client:
+    with docker.APIClient(base_url=os.environ.get("DOCKER_HOST"), version="auto") as client:
         return [found["Id"] for found in client.containers(all=True) if marker in found["Command"]]
 
 

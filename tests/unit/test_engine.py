@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import socket
 import struct
@@ -24,6 +25,7 @@ from builder.dockerd.client import DockerEngine, connect
 from builder.dockerd.containers import is_leftover
 from builder.dockerd.context import context_tar, named_images
 from builder.dockerd.faults import disk_free, engine_errors, out_of_disk
+from builder.dockerd.names import id_of, name_of
 from builder.dockerd.owner import is_dead, is_local, own_name
 from builder.engine import ContainerRun, Engine, Exit, ImageBuild, chain_of
 from builder.errors import BuildFailedError, EngineError
@@ -48,21 +50,22 @@ def listening(path: Path) -> Iterator[socket.socket]:
         yield server
 
 
-class _OldEngine(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        body = b'{"Version": "19.03.15", "ApiVersion": "1.40"}'
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
 @contextlib.contextmanager
-def old_engine() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), _OldEngine) as server:
+def answering(**answers: object) -> Iterator[str]:
+    """Serve what an engine answers, by the last part of the path; an empty list for the rest."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answers.get(self.path.partition("?")[0].rpartition("/")[2], [])).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -109,10 +112,32 @@ def test_a_socket_that_this_user_may_not_use_names_the_group(tmp_path: Path) -> 
 
 def test_an_engine_before_20_10_is_refused_with_its_version() -> None:
     with (
-        old_engine() as address,
+        answering(version={"Version": "19.03.15", "ApiVersion": "1.40"}) as address,
         pytest.raises(EngineError, match=r"speaks the Docker API 1\.40, envbuild needs 1\.41"),
     ):
         connect(settings_from({"DOCKER_HOST": address}))
+
+
+def test_an_engine_that_does_not_tell_of_its_containerd_image_store_loads_nothing() -> None:
+    info = {"ServerVersion": "26.1.5", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+    with answering(version={"Version": "26.1.5", "ApiVersion": "1.45"}, info=info) as address:
+        engine = connect(settings_from({"DOCKER_HOST": address}))
+        for ask in (engine.facts, lambda: engine.load([b""])):
+            with pytest.raises(EngineError, match=r"Engine 26\.1\.5 at .* can use from Engine 28\.0 on") as caught:
+                ask()
+    assert '"containerd-snapshotter": false' in caught.value.remedy
+
+
+def test_an_image_of_the_containerd_store_goes_by_the_configs_digest() -> None:
+    loaded = {
+        "Id": "sha256:manifest",
+        "Descriptor": {"digest": "sha256:manifest", "annotations": {"dev.envbuild.config": "sha256:config"}},
+    }
+    pulled = {"Id": "sha256:other", "Descriptor": {"digest": "sha256:other"}}
+    classic = {"Id": "sha256:old"}
+    assert [id_of(image) for image in (loaded, pulled, classic)] == ["sha256:config", "sha256:other", "sha256:old"]
+    assert name_of("sha256:config", [classic, pulled, loaded]) == "sha256:manifest"
+    assert name_of("sha256:old", [classic, pulled, loaded]) == "sha256:old"
 
 
 def test_an_address_of_another_kind_is_refused() -> None:

@@ -119,6 +119,26 @@ def test_the_archive_holds_config_manifest_and_unpacked_layers(compression: Comp
     assert [files[name] for name in entry["Layers"]] == [b"bytes of base", b"bytes of environment", b"bytes of torch 2"]
 
 
+def test_the_archive_is_an_image_layout_of_the_unpacked_layers_too(image: Image, store: Store) -> None:
+    files = archive_of(b"".join(docker_archive(image, "x/y:1", store=store, present=frozenset())))
+    blobs = {f"sha256:{hashlib.sha256(data).hexdigest()}": data for data in files.values()}
+    assert json.loads(files["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
+    [described] = json.loads(files["index.json"])["manifests"]
+    assert described["annotations"] == {
+        "io.containerd.image.name": "docker.io/x/y:1",
+        "dev.envbuild.config": image.config_digest,
+    }
+    manifest = json.loads(blobs[described["digest"]])
+    assert blobs[manifest["config"]["digest"]] == image.config
+    assert [blobs[item["digest"]] for item in manifest["layers"]] == [
+        b"bytes of base",
+        b"bytes of environment",
+        b"bytes of torch 2",
+    ]
+    for item in (described, manifest["config"], *manifest["layers"]):
+        assert item["size"] == len(blobs[item["digest"]])
+
+
 def test_the_id_of_an_image_does_not_depend_on_how_its_layers_are_packed(store: Store) -> None:
     packed, small = (assemble((layer(store, "base", each),), SETTINGS) for each in (GZIP, ZSTD))
     assert packed.config_digest == small.config_digest
