@@ -7,12 +7,13 @@ import contextlib
 import json
 import re
 import socket
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docker import APIClient
-from docker.errors import ImageNotFound, NotFound
+from docker.errors import APIError, ImageNotFound, NotFound
 
 from builder.dockerd.buildkit import BuildLog, decode_trace
 from builder.dockerd.containers import remove_leftovers, run_container
@@ -42,6 +43,7 @@ CALL_SECONDS = 300
 _CONTAINERD_STORE = ["driver-type", "io.containerd.snapshotter.v1"]  # in `docker info`'s DriverStatus
 _CONTAINERD_API = (1, 48)  # from here on the engine says which images lie in that store, and what their archive said
 _NOT_UNPACKED = re.compile(r"Error unpacking image (\S+): (.*)", re.DOTALL)
+_PAUSES = (0.05, 0.2, 0.5, 1.0)  # seconds
 _NAME_CHARACTERS = 200
 _KILLED = 137
 
@@ -124,15 +126,15 @@ class DockerEngine:
         """Return all local images, those without a tag too."""
         with engine_errors(self._address):
             used = {str(container["ImageID"]) for container in self._client.containers(all=True)}
-            return tuple(
-                LocalImage(
-                    image_id=id_of(image),
-                    references=tuple(tag for tag in image["RepoTags"] or () if not tag.startswith("<none>")),
-                    size=int(image["Size"]),
-                    in_use=str(image["Id"]) in used,
-                )
-                for image in self._client.images()
+        return tuple(
+            LocalImage(
+                image_id=id_of(image),
+                references=tuple(tag for tag in image["RepoTags"] or () if not tag.startswith("<none>")),
+                size=int(image["Size"]),
+                in_use=str(image["Id"]) in used,
             )
+            for image in self._images()
+        )
 
     def chain_ids(self) -> frozenset[str]:
         """Return the chain ids of the layers of local images that an archive may leave out.
@@ -140,9 +142,7 @@ class DockerEngine:
         The containerd image store finds a layer by the digest of the bytes that it came in, so there it is those of
         images that an archive of envbuild's, which has them unpacked, brought.
         """
-        with engine_errors(self._address):
-            listed = self._client.images()
-        ids = {str(image["Id"]) for image in listed if not in_containerd(image) or config_of(image)}
+        ids = {str(image["Id"]) for image in self._images() if not in_containerd(image) or config_of(image)}
         images = [self._inspect(image_id) for image_id in sorted(ids)]
         return frozenset(
             chain for image in images if image is not None for chain in chain_of(image["RootFS"].get("Layers") or [])
@@ -225,8 +225,19 @@ class DockerEngine:
         """Return what the engine calls an image that is given by a tag or by its id."""
         if not reference.startswith("sha256:"):
             return reference
+        return name_of(reference, self._images())
+
+    def _images(self) -> list[dict[str, Any]]:
+        """Return all local images as the engine lists them.
+
+        The containerd image store fails to list them where one is removed meanwhile, so it is asked again.
+        """
         with engine_errors(self._address):
-            return name_of(reference, self._client.images())
+            for pause in _PAUSES:
+                with contextlib.suppress(APIError):
+                    return list(self._client.images())
+                time.sleep(pause)
+            return list(self._client.images())
 
     def _inspect(self, reference: str) -> dict[str, Any] | None:
         with engine_errors(self._address):

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -33,7 +34,7 @@ from builder.settings import settings_from
 from tests.fakes import FakeEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,13 +52,20 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def answering(**answers: object) -> Iterator[str]:
-    """Serve what an engine answers, by the last part of the path; an empty list for the rest."""
+def answering(answers: Mapping[str, object], *, failing: list[str] | None = None) -> Iterator[str]:
+    """Serve what an engine answers, by the path after its version; an empty list for the rest.
+
+    What is `failing` fails once for each time that it is named.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps(answers.get(self.path.partition("?")[0].rpartition("/")[2], [])).encode()
-            self.send_response(200)
+            path = re.sub(r"^/(v1\.\d+/)?|\?.*", "", self.path)
+            fails = path in (failing or [])
+            if failing and fails:
+                failing.remove(path)
+            body = json.dumps({"message": "it is gone"} if fails else answers.get(path, [])).encode()
+            self.send_response(500 if fails else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -112,7 +120,7 @@ def test_a_socket_that_this_user_may_not_use_names_the_group(tmp_path: Path) -> 
 
 def test_an_engine_before_20_10_is_refused_with_its_version() -> None:
     with (
-        answering(version={"Version": "19.03.15", "ApiVersion": "1.40"}) as address,
+        answering({"version": {"Version": "19.03.15", "ApiVersion": "1.40"}}) as address,
         pytest.raises(EngineError, match=r"speaks the Docker API 1\.40, envbuild needs 1\.41"),
     ):
         connect(settings_from({"DOCKER_HOST": address}))
@@ -120,7 +128,7 @@ def test_an_engine_before_20_10_is_refused_with_its_version() -> None:
 
 def test_an_engine_that_does_not_tell_of_its_containerd_image_store_loads_nothing() -> None:
     info = {"ServerVersion": "26.1.5", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
-    with answering(version={"Version": "26.1.5", "ApiVersion": "1.45"}, info=info) as address:
+    with answering({"version": {"Version": "26.1.5", "ApiVersion": "1.45"}, "info": info}) as address:
         engine = connect(settings_from({"DOCKER_HOST": address}))
         for ask in (engine.facts, lambda: engine.load([b""])):
             with pytest.raises(EngineError, match=r"Engine 26\.1\.5 at .* can use from Engine 28\.0 on") as caught:
@@ -138,6 +146,18 @@ def test_an_image_of_the_containerd_store_goes_by_the_configs_digest() -> None:
     assert [id_of(image) for image in (loaded, pulled, classic)] == ["sha256:config", "sha256:other", "sha256:old"]
     assert name_of("sha256:config", [classic, pulled, loaded]) == "sha256:manifest"
     assert name_of("sha256:old", [classic, pulled, loaded]) == "sha256:old"
+
+
+def test_a_list_that_fails_while_an_image_goes_is_asked_for_again() -> None:
+    image = {"Id": "sha256:1", "RepoTags": ["envbuild/x:1"], "Size": 7}
+    answers = {"version": {"Version": "28.5.2", "ApiVersion": "1.51"}, "images/json": [image]}
+    with answering(answers, failing=["images/json"] * 2) as address:
+        [found] = connect(settings_from({"DOCKER_HOST": address})).local_images()
+    assert (found.image_id, found.references, found.size) == ("sha256:1", ("envbuild/x:1",), 7)
+    with answering(answers, failing=["images/json"] * 9) as address:
+        engine = connect(settings_from({"DOCKER_HOST": address}))
+        with pytest.raises(EngineError, match="it is gone"):
+            engine.local_images()
 
 
 def test_an_address_of_another_kind_is_refused() -> None:
