@@ -30,7 +30,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield made.address
 
 
-@pytest.mark.parametrize("module", ["test_engine.py", "test_image.py", "test_publish_road.py"])
+@pytest.mark.parametrize("module", ["test_engine.py", "test_image.py", "test_compare.py", "test_keep.py"])
 def test_it_passes_on_the_containerd_image_store(module: str, address: str, tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 't'}", HERE / module],
