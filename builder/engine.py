@@ -91,7 +91,8 @@ class LocalImage:
 class EngineFacts:
     """What the engine says of itself; two engines with one `host` share that machine's cores, memory (bytes) and GPUs.
 
-    `gpus` are the GPUs that it says it has, by index or UUID; many an engine has some and does not say so.
+    `gpus` are the GPUs that it says it has, by index or UUID; many an engine has some and does not say so. `root` is
+    where its images lie on its machine, `containerd` whether in the containerd image store, as archives and as files.
     """
 
     version: str
@@ -101,6 +102,7 @@ class EngineFacts:
     memory: int
     storage_driver: str
     root: str
+    containerd: bool = False
     host: str = ""
     gpus: tuple[str, ...] = ()
 

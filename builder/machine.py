@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -12,14 +15,14 @@ from rich.text import Text
 from builder.errors import EngineError, UsageError
 from builder.lock.reach import reach_findings
 from builder.places import obstacle
-from builder.preflight.doctor import doctor_findings
+from builder.preflight.doctor import doctor_findings, engine_disk
 from builder.preflight.findings import Finding
-from builder.preflight.host import host_facts
+from builder.preflight.host import existing, host_facts
 from builder.preflight.host_script import driver_script
 from builder.store import FOLDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from rich.console import RenderableType
 
@@ -43,7 +46,7 @@ def examine_machine(
     recipe = source.recipe if source else None
     return (
         *doctor_findings(facts, recipe),
-        _engine(engine),
+        *_engine(engine, settings),
         _store(settings),
         *reach_findings(recipe, settings),
     )
@@ -58,15 +61,27 @@ def script_for(source: RecipeFile | None) -> str:
     return driver_script(source.recipe.host.driver)
 
 
-def _engine(engine: Callable[[], EngineFacts]) -> Finding:
+def _engine(engine: Callable[[], EngineFacts], settings: Settings) -> Iterator[Finding]:
     try:
         facts = engine()
     except EngineError as error:
-        return _say("engine", "error", error.message, error.remedy)
-    storage = f"{facts.storage_driver}, {facts.cpus} cores, {facts.memory >> 30} GiB"
-    return _say(
+        yield _say("engine", "error", error.message, error.remedy)
+        return
+    kept = "the containerd image store" if facts.containerd else facts.storage_driver
+    storage = f"{kept}, {facts.cpus} cores, {facts.memory >> 30} GiB"
+    yield _say(
         "engine", "ok", f"Docker {facts.version} (API {facts.api_version}) on {facts.operating_system}: {storage}"
     )
+    if facts.host == platform.node():
+        yield from _engine_disk(facts, settings.store)
+
+
+def _engine_disk(facts: EngineFacts, store: Path) -> Iterator[Finding]:
+    """Yield what is free where the engine keeps its images, if that is seen from here and is not the store's disk."""
+    root = Path(facts.root)
+    if not root.is_dir() or root.stat().st_dev == existing(store).stat().st_dev:
+        return
+    yield engine_disk(root, shutil.disk_usage(root).free, containerd=facts.containerd)
 
 
 def _store(settings: Settings) -> Finding:

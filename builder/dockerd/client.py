@@ -41,6 +41,8 @@ HELLO_SECONDS = 20
 CALL_SECONDS = 300
 
 _CONTAINERD_STORE = ["driver-type", "io.containerd.snapshotter.v1"]  # in `docker info`'s DriverStatus
+_CONTAINERD_ADDRESS = "/run/containerd/containerd.sock"  # of the system's own containerd, and where it keeps images
+_CONTAINERD_ROOT = "/var/lib/containerd"
 _CONTAINERD_API = (1, 48)  # from here on the engine says which images lie in that store, and what their archive said
 _NOT_UNPACKED = re.compile(r"Error unpacking image (\S+): (.*)", re.DOTALL)
 _PAUSES = (0.05, 0.2, 0.5, 1.0)  # seconds
@@ -96,6 +98,8 @@ class DockerEngine:
         """Return what the engine says of itself; raise EngineError if it cannot be used."""
         info = self._info()
         self._need_known_store(info)
+        containerd = _CONTAINERD_STORE in (info.get("DriverStatus") or [])
+        own = (info.get("Containerd") or {}).get("Address") != _CONTAINERD_ADDRESS
         return EngineFacts(
             version=info["ServerVersion"],
             api_version=self._client.api_version,
@@ -103,7 +107,8 @@ class DockerEngine:
             cpus=info["NCPU"],
             memory=info["MemTotal"],
             storage_driver=info["Driver"],
-            root=info["DockerRootDir"],
+            root=info["DockerRootDir"] if own or not containerd else _CONTAINERD_ROOT,
+            containerd=containerd,
             host=info["Name"],
             gpus=gpus_in(info),
         )

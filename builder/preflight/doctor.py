@@ -8,11 +8,12 @@ from builder.preflight.conditions import public_version
 from builder.preflight.findings import Finding, Severity
 from builder.preflight.host import SHM
 from builder.preflight.pins import driver_floor, read_pins
-from builder.preflight.resources import disk_need
+from builder.preflight.resources import disk_need, engine_disk_need
 from builder.recipe.targets import find_product, find_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from builder.preflight.host import HostFacts
     from builder.recipe.model import Recipe
@@ -117,6 +118,16 @@ def _disk(facts: HostFacts) -> Finding:
         remedy = f"a full stack needs about {_size(disk_need(None))}: make room, or set ENVBUILD_STORE to a larger disk"
         return _say("disk", "warning", said, remedy)
     return _say("disk", "ok", said)
+
+
+def engine_disk(root: Path, free: int, *, containerd: bool) -> Finding:
+    """Return what the disk of an engine's images has room for; `free` is in bytes."""
+    need = engine_disk_need(keeps_archives=containerd)
+    said = f"{_size(free)} of disk free for the engine's images, in {root}"
+    if free < need:
+        remedy = f"the image of a full stack needs about {_size(need)}: make room, `envbuild gc`, `docker system prune`"
+        return _say("engine-disk", "warning", said, remedy)
+    return _say("engine-disk", "ok", said)
 
 
 def _open_files(facts: HostFacts) -> Finding:

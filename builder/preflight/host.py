@@ -72,7 +72,7 @@ def host_facts(folder: Path, runner: Callable[[Sequence[str]], Completed] | None
         memory=memory,
         memory_free=free,
         shm=_total(SHM),
-        disk_free=shutil.disk_usage(_existing(folder)).free,
+        disk_free=shutil.disk_usage(existing(folder)).free,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         locked_memory=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
     )
@@ -140,7 +140,8 @@ def _total(path: Path) -> int:
     return shutil.disk_usage(path).total if path.is_dir() else 0
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that is there."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 

@@ -50,3 +50,12 @@ def disk_need(lock: LockFacts | None) -> int:
     if lock is None or not lock.wheel_bytes:
         return packages.build_disk_peak
     return lock.wheel_bytes * packages.wheel_unpack_factor
+
+
+def engine_disk_need(*, keeps_archives: bool) -> int:
+    """Return the disk that an engine needs for the image of a full stack (sm120-glm5-cu130: 11.7 GB of files).
+
+    The containerd image store keeps the layers' archives beside the files (`keeps_archives`).
+    """
+    need = package_table().image_disk
+    return 2 * need if keeps_archives else need

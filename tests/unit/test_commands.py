@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,11 @@ from builder.cli import COMMANDS, cli, command_path, run
 from builder.commands.reference import REFERENCE_PATH, command_reference
 from builder.errors import EngineError, ExitCode, UsageError
 from builder.machine import examine_machine
+from builder.preflight.doctor import engine_disk
 from builder.process import run as run_program
 from builder.recipe.generated import GeneratedFile, stale_generated
 from builder.settings import settings_from
+from tests.fakes import FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -506,6 +509,37 @@ def test_generated_files_belong_to_a_checkout(
     assert f"{tmp_path} is none" in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == []
     assert run(["schema"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("containerd", "free", "severity", "remedy"),
+    [
+        (False, 13 << 30, "ok", ""),
+        (False, 11 << 30, "warning", "a full stack needs about 12.0 GiB"),
+        (True, 13 << 30, "warning", "a full stack needs about 24.0 GiB"),
+        (True, 25 << 30, "ok", ""),
+    ],
+)
+def test_an_engines_disk_must_hold_the_image_of_a_full_stack(
+    containerd: bool, free: int, severity: str, remedy: str
+) -> None:
+    found = engine_disk(Path("/var/lib/docker"), free, containerd=containerd)
+    assert found.severity == severity
+    assert found.sentence == f"{free >> 30}.0 GiB of disk free for the engine's images, in /var/lib/docker"
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(("host", "root", "seen"), [("here", "/dev/shm", 1), ("far", "/dev/shm", 0), ("here", "", 0)])
+def test_the_doctor_looks_at_the_engines_disk_where_it_is_another_one_of_this_machine(
+    host: str, root: str, seen: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.machine.reach_findings", lambda *_: ())
+    monkeypatch.setattr("platform.node", lambda: "here")
+    facts = replace(FACTS, host=host, root=root or str(tmp_path), containerd=True)
+    findings = examine_machine(None, settings_from({"ENVBUILD_STORE": str(tmp_path / "store")}), lambda: facts)
+    assert [finding.rule for finding in findings].count("engine-disk") == seen
+    [engine] = [finding.sentence for finding in findings if finding.rule == "engine"]
+    assert ": the containerd image store, 2 cores" in engine
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ class PackageTable(Document):
     glibc: dict[str, GlibcNeed]
     bytes_per_nvcc_thread: int
     build_disk_peak: int
+    image_disk: int
     wheel_unpack_factor: int
 
 
