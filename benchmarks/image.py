@@ -217,8 +217,10 @@ def main() -> None:
             refuse_warm(tools.store)
         write_byte_code(folder)
         stack = project_stack(recipe, folder) if recipe else quickstart_in(folder)
+        engine = tools.engine.facts()
+        store = f"Engine {engine.version.split('+')[0]}, containerd image store" if engine.containerd else ""
         for each in measure(Bench(stack=stack, tools=tools), toolkit, wanted):
-            write_record(each, stack.source.recipe.name if recipe else "")
+            write_record(each, stack.source.recipe.name if recipe else "", store)
 
 
 if __name__ == "__main__":

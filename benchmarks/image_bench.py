@@ -106,7 +106,7 @@ class Bench:
     def forget(self, tag: str) -> None:
         """Remove an image of the engine with the build cache that this benchmark left of it."""
         self.tools.engine.remove_image(tag)
-        client = docker.APIClient()
+        client = docker.APIClient(base_url=os.environ.get("DOCKER_HOST"))
         try:
             for record in client.df().get("BuildCache") or ():
                 if MARK in record.get("Description", ""):

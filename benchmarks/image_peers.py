@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tarfile
 import tempfile
 import time
@@ -67,7 +68,7 @@ def import_wheels(bench: Bench, toolkit: Path | None) -> None:
             archive.add(find_uv_bin(), "uv")
             if toolkit:
                 archive.add(toolkit, "toolkit")
-        with contextlib.closing(docker.APIClient(timeout=900)) as client:
+        with contextlib.closing(docker.APIClient(base_url=os.environ.get("DOCKER_HOST"), timeout=900)) as client:
             client.import_image(str(path), repository=WHEELS)
 
 

@@ -41,9 +41,10 @@ def record(name: str, text: str, value: float, *, peer: str, release: str = "") 
     }
 
 
-def write_record(each: dict[str, Any], stack: str) -> None:
-    """Write a record into a file by its name, which names a stack other than the quickstart's, and print it."""
-    named = {**each, "name": f"{each['name']} ({stack})" if stack else each["name"]}
+def write_record(each: dict[str, Any], *labels: str) -> None:
+    """Write a record into a file by its name, which says what it has of its own: a stack, a kind of store; print it."""
+    said = ", ".join(label for label in labels if label)
+    named = {**each, "name": f"{each['name']} ({said})" if said else each["name"]}
     path = RESULTS / f"{re.sub('[^a-z0-9]+', '-', named['name']).strip('-')}.json"
     path.write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
     print(f"{named['name']}: {each['ratio']} ({each['compared']}; {each['goal']}: {each['met']})", flush=True)
