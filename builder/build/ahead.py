@@ -50,10 +50,7 @@ class Ahead:
             self._remove(image)
 
     def there(self, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-        """Return those of an image's lowest layers that the engine has.
-
-        None, if it does not know them by their chain ids: then it takes only whole archives.
-        """
+        """Return those of an image's lowest layers that the engine has, so that an archive may leave them out."""
         present = self._engine.chain_ids()
         return layers[: sum(chain in present for chain in chain_ids(layers))]
 

@@ -20,7 +20,7 @@ from builder.errors import BuildFailedError
 from builder.giveup import GIVEN_UP, keep_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from builder.build.ahead import Ahead
@@ -100,6 +100,35 @@ class Cores:
         return min(self._waiting, key=lambda job: self._urgency[job.number])
 
 
+class ByteCode:
+    """The archives of wheels' byte code, by the wheel's sha256, as they come."""
+
+    def __init__(self) -> None:
+        """None is there yet."""
+        self._archives: dict[str, Path] = {}
+        self._changed = threading.Condition()
+        self._given_up = False
+
+    def have(self, wheel: str, archive: Path) -> None:
+        """Take the archive of a wheel."""
+        with self._changed:
+            self._archives[wheel] = archive
+            self._changed.notify_all()
+
+    def of(self, wheels: Iterable[str]) -> Mapping[str, Path]:
+        """Return the archives of some wheels when all are there; fewer, if they are given up."""
+        wanted = frozenset(wheels)
+        with self._changed:
+            self._changed.wait_for(lambda: self._given_up or wanted <= self._archives.keys())
+            return {wheel: archive for wheel, archive in self._archives.items() if wheel in wanted}
+
+    def give_up(self) -> None:
+        """Let nobody wait any longer."""
+        with self._changed:
+            self._given_up = True
+            self._changed.notify_all()
+
+
 class Making:
     """Makes and sends layers, each in a thread of its own; as many are made or read at a time as there are cores.
 
@@ -120,28 +149,12 @@ class Making:
         `compile_them` tells what it is given the archive of each wheel's byte code, by the wheel's sha256, in a thread
         of its own. Raises what it or a layer raises, as soon as the other threads have given up their work.
         """
-        cores = Cores(len(os.sched_getaffinity(0)), jobs)
-        lacking = {job.key: self._lacking(job) for job in jobs}
-        ready = {job.key: threading.Event() for job in jobs}
-        archives: dict[str, Path] = {}
-
-        def begin_what_lacks_nothing() -> None:
-            for key, wheels in lacking.items():
-                if not wheels:
-                    ready[key].set()
-
-        def have(wheel: str, archive: Path) -> None:
-            archives[wheel] = archive
-            for wheels in lacking.values():
-                wheels.discard(wheel)
-            begin_what_lacks_nothing()
-
-        given_up = threading.Event()
+        cores, byte_code, given_up = Cores(len(os.sched_getaffinity(0)), jobs), ByteCode(), threading.Event()
         with ThreadPoolExecutor(len(jobs) + 1, initializer=GIVEN_UP.set, initargs=(given_up,)) as pool:
             try:
-                begun = {pool.submit(self._work, job, ready[job.key], archives, cores): job for job in jobs}
-                compiling = pool.submit(compile_them, have)
-                begin_what_lacks_nothing()
+                from_lowest = sorted(jobs, key=lambda job: job.number)
+                begun = {pool.submit(self._work, job, byte_code, cores): job for job in from_lowest}
+                compiling = pool.submit(compile_them, byte_code.have)
                 done = itertools.count(1)
                 for future in as_completed([compiling, *begun]):
                     future.result()
@@ -149,8 +162,7 @@ class Making:
                         on_progress(f"layer of {begun[future].plan.title} ({next(done)} of {len(jobs)})")
             except BaseException:
                 given_up.set()
-                for each in ready.values():
-                    each.set()
+                byte_code.give_up()
                 if self._ahead is not None:
                     self._ahead.close()
                 raise
@@ -172,24 +184,20 @@ class Making:
     def _layer_of(self, job: LayerJob, blob: Blob) -> Layer:
         return Layer(title=job.plan.title, blob=blob, media_type=self._terms.codec.media_type)
 
-    def _lacking(self, job: LayerJob) -> set[str]:
-        """Return the wheels, by sha256, whose byte code a layer needs."""
+    def _work(self, job: LayerJob, byte_code: ByteCode, cores: Cores) -> None:
         layouts = () if job.stored else job.plan.layouts
-        return {layout.wheel.sha256 for layout in layouts if layout.sources(self._terms.venv)}
-
-    def _work(self, job: LayerJob, ready: threading.Event, byte_code: dict[str, Path], cores: Cores) -> None:
-        ready.wait()
+        archives = byte_code.of(layout.wheel.sha256 for layout in layouts if layout.sources(self._terms.venv))
         with contextlib.ExitStack() as core:
             core.enter_context(cores.one_for(job))
             keep_on()
-            if job.stored or not self._is_made(job, byte_code, core):
+            if job.stored or not self._make(job, archives, core):
                 layer = self.layer(job)
                 self._send(job, layer.blob.unpacked, _on_a_core(unpacked_layer(layer, self._store), core))
 
-    def _is_made(self, job: LayerJob, byte_code: dict[str, Path], core: contextlib.ExitStack) -> bool:
-        """Make a layer and send it meanwhile; whether that was done, or another build had made it by then."""
+    def _make(self, job: LayerJob, archives: Mapping[str, Path], core: contextlib.ExitStack) -> bool:
+        """Make a layer and send it meanwhile; return False if another build has made it by then."""
         prove_wheels(job.plan.layouts, self._store)
-        tar = LayerTar(entries_of(job.plan, self._terms.venv, byte_code), epoch=self._terms.epoch)
+        tar = LayerTar(entries_of(job.plan, self._terms.venv, archives), epoch=self._terms.epoch)
         with contextlib.closing(self._write(job, tar)) as written:
             first = next(written, None)
             if first is None:
@@ -223,7 +231,7 @@ def _on_a_core(pieces: Iterator[bytes], core: contextlib.ExitStack) -> Iterator[
     core.close()
 
 
-def entries_of(plan: LayerPlan, venv: Venv, byte_code: dict[str, Path]) -> list[Entry]:
+def entries_of(plan: LayerPlan, venv: Venv, byte_code: Mapping[str, Path]) -> list[Entry]:
     """Return what a layer holds: papers, the environment's own files, or those of wheels with byte code and RECORD."""
     if plan.papers:
         return list(plan.papers)

@@ -12,7 +12,6 @@ import random
 import shutil
 import tarfile
 import threading
-import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from types import CodeType
@@ -552,27 +551,6 @@ def test_threads_that_cannot_be_started_leave_none_behind_that_waits(
         world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
     assert ahead.closed.is_set()
     assert not any(thread.is_alive() for thread in started)
-
-
-@pytest.mark.usefixtures("small_is_large")
-def test_each_layer_has_a_thread_of_its_own(tmp_path: Path, world: World) -> None:
-    """One that gave way cannot take that back, and would make a layer that the engine waits for."""
-    used: list[int] = []
-
-    class Noticing(Recorder):
-        def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
-            super().send(number, size, pieces, finished)
-            used.append(threading.get_native_id())
-
-    def slow(_: ContainerRun) -> Exit:
-        while len(used) < 2:  # the environment and what has no Python files
-            time.sleep(0.001)
-        time.sleep(0.1)  # their threads have nothing to do
-        return Exit(code=0)
-
-    world.engine.answer = slow
-    world.make([binary_layout(tmp_path), layout(tmp_path), layout(tmp_path, "bar")], ahead=Noticing(world))
-    assert len(set(used)) == 4
 
 
 def test_another_clock_makes_new_layers_from_the_same_byte_code(tmp_path: Path, world: World) -> None:
