@@ -37,12 +37,11 @@ REFERENCE = "envbuild/x:latest"
 
 @dataclass(kw_only=True)
 class KeepingEngine(FakeEngine):
-    """Keeps images and their layers as Docker does; with `whole` it finds no layer by its chain id.
+    """Keeps images and their layers as Docker does.
 
     `leaving` are images that another process removes during the next load, `staying` those that cannot be removed.
     """
 
-    whole: bool = False
     failure: Exception | None = None
     leaving: list[str] = field(default_factory=list)
     staying: list[str] = field(default_factory=list)
@@ -51,7 +50,7 @@ class KeepingEngine(FakeEngine):
 
     def chain_ids(self) -> frozenset[str]:
         kept = (self.diff_ids[image] for image in self.images.values())
-        return frozenset() if self.whole else frozenset(chain for ids in kept for chain in chain_of(ids))
+        return frozenset(chain for ids in kept for chain in chain_of(ids))
 
     def load(self, archive: Iterable[bytes]) -> None:
         if self.failure is not None:
@@ -180,8 +179,6 @@ def test_what_the_engine_has_of_an_images_layers_is_told_from_the_lowest(work: W
     with work.ahead() as going:
         assert going.there(work.image.layers) == work.image.layers[:2]
         assert going.there(work.image.layers[1:]) == ()
-        work.engine.whole = True
-        assert going.there(work.image.layers) == ()
 
 
 def test_nothing_is_sent_ahead_that_was_not_begun(work: Work) -> None:

@@ -341,7 +341,7 @@ def test_no_layer_that_the_engine_has_is_sent_though_the_store_lost_it(tmp_path:
 
 
 @pytest.mark.usefixtures("small_is_large")
-def test_an_engine_that_takes_only_whole_images_is_sent_no_layer(
+def test_nothing_is_sent_upon_a_base_that_another_process_removes_meanwhile(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.make([binary_layout(tmp_path)])
