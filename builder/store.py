@@ -24,12 +24,14 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from builder.document import CHUNK, key_of, pretty_json, sha256_file, write_atomic
 from builder.errors import BuildFailedError, ResolveError, UsageError, unwritten
+from builder.giveup import keep_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
 DOOR = "store"
+LOOK_SECONDS = 0.05  # between two looks at a lock that another process holds
 FOLDERS = ("files", "results", "tmp", "locks", "logs")
 _NOT_QUOTABLE = re.compile(r'[%"\\\x00-\x1f]')
 
@@ -199,7 +201,10 @@ class Store:
 
     @contextlib.contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
-        """Hold a lock between processes; a process that dies gives it back."""
+        """Hold a lock between processes; a process that dies gives it back.
+
+        Raises CancelledError in a thread that waits for it when its work is given up.
+        """
         with self.room(), (self.root / "locks" / name).open("wb") as file:
             self._lock(file.fileno(), fcntl.LOCK_EX, f"another process does the same ({name[:40]})")
             yield
@@ -214,11 +219,10 @@ class Store:
             fcntl.flock(self._door, fcntl.LOCK_SH)
 
     def _lock(self, descriptor: int, kind: int, reason: str) -> None:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _is_locked(descriptor, kind):
             self._on_wait(f"waiting: {reason}")
-            fcntl.flock(descriptor, kind)
+            while not _is_locked(descriptor, kind):
+                keep_on(LOOK_SECONDS)
 
     def log(self, name: str, *, append: bool = False) -> IO[bytes]:
         """Open a log for writing, anew or at its end; its path is `.name`."""
@@ -235,6 +239,15 @@ class Store:
             owner = path.name.split("-", 1)[0]
             if owner.isdigit() and not is_running(int(owner)):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_locked(descriptor: int, kind: int) -> bool:
+    """Lock a file if nobody holds it; whether it is locked now."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def mended(store: Store, attempt: Callable[[], T], say: Callable[[str], None]) -> T:

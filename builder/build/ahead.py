@@ -1,9 +1,8 @@
-"""Loads layers into the engine while they are made: what is written is sent at once, each layer on those below it."""
+"""Loads layers into the engine before their image: what is made or read is sent at once, each on those below it."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import uuid
 from typing import TYPE_CHECKING, Self
@@ -24,7 +23,7 @@ KIND = "ahead"  # of the records of what is loaded: by them `envbuild gc` finds 
 
 
 class Ahead:
-    """Sends layers as they are made, several at once; at the end of the `with` block no image of its own is left.
+    """Sends layers as they are made or read, several at once; after the `with` block no image of its own is left.
 
     An engine puts a layer upon those below it when it has the layer's whole archive, so each archive is held back at
     its end until the layer below is there. The engine keeps the layers if the image that has them all is loaded in the
@@ -50,14 +49,16 @@ class Ahead:
         for image in self._images:
             self._remove(image)
 
-    def begin(self, below: tuple[Layer, ...], count: int) -> None:
-        """Send so many layers from now on, those that come upon these, if the engine has these.
+    def there(self, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+        """Return those of an image's lowest layers that the engine has, so that an archive may leave them out."""
+        present = self._engine.chain_ids()
+        return layers[: sum(chain in present for chain in chain_ids(layers))]
 
-        An engine that does not know them by their chain ids takes only whole archives.
-        """
+    def begin(self, below: tuple[Layer, ...], count: int) -> None:
+        """Send so many layers from now on, those that come upon these, which the engine has."""
         self._layers = below
         self._wanted = range(len(below), len(below) + count)
-        self._open = chain_ids(below)[-1] in self._engine.chain_ids()
+        self._open = True
 
     def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
         """Send the tar of `size` bytes that will be the layer `number` of the image, if it is wanted.
@@ -65,15 +66,11 @@ class Ahead:
         `finished` gives the layer when the last piece was taken. Returns when the engine has it, or when it is of no
         use: then pieces are left, or were never taken. Raises what taking a piece raises.
         """
-        if number not in self._wanted:
+        if number not in self._wanted or not self._open:
             return
         taken = _Taken(pieces)
         try:
-            first = next(taken, None) if self._open else None
-            if first is None:  # another build makes it, or one below could not be sent
-                self.close()
-                return
-            self._engine.load(self._archive(number, size, itertools.chain([first], taken), finished))
+            self._engine.load(self._archive(number, size, taken, finished))
         except BaseException as error:
             self.close()
             if taken.failed or not isinstance(error, (EnvbuildError, OSError)):

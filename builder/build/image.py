@@ -132,7 +132,7 @@ def docker_archive(image: Image, reference: str, *, store: Store, present: froze
     for layer, name, chain_id in zip(image.layers, names, chain_ids(image.layers), strict=True):
         if chain_id not in present and name not in sent:
             sent.add(name)
-            yield from tar_pieces(name, _unpacked(layer, store), layer.blob.unpacked)
+            yield from tar_pieces(name, unpacked_layer(layer, store), layer.blob.unpacked)
     yield from archive_papers(image, reference, names)
 
 
@@ -176,8 +176,8 @@ def _unpacked_manifest(image: Image) -> bytes:
     return _manifest(image.config, layers)
 
 
-def _unpacked(layer: Layer, store: Store) -> Iterator[bytes]:
-    """Yield the tar of a layer; raise DamagedFileError instead of its end if the layer's file is damaged."""
+def unpacked_layer(layer: Layer, store: Store) -> Iterator[bytes]:
+    """Yield the tar of a layer piece by piece; raise DamagedFileError before its end if the layer's file is damaged."""
     sha256 = layer.blob.digest.removeprefix("sha256:")
     content = open_unpacked(file_of(store.read(sha256)), layer.media_type)
     if content is None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from builder.build.bytecode import byte_code_key, compile_wheels
 from builder.build.compression import COMPRESSIONS, GZIP, Compression, CompressionName
 from builder.build.image import ImageSettings, Layer, assemble, chain_ids, load_image
-from builder.build.making import LayerJob, Making, by_urgency, first_large, keep_layer, kept_layer
+from builder.build.making import LayerJob, Making, by_urgency, keep_layer, kept_layer, worth_sending
 from builder.build.papers import papers_key
 from builder.build.tarlayer import Blob, compress_tar
 from builder.document import key_of
 from builder.registry.share import NO_SHARE, Shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from builder.build.ahead import Ahead
@@ -96,20 +96,22 @@ def make_layers(
 ) -> tuple[Layer, ...]:
     """Make the planned layers, several at once, or find them in the store or where they are shared.
 
-    `base` are the layers with the Python that compiles byte code; `ahead` sends large layers to the engine while they
-    are made. Raises BuildFailedError.
+    `base` are the layers with the Python that compiles byte code; `ahead` sends what the engine lacks, while it is made
+    or as the store has it. Raises BuildFailedError, DamagedFileError of a file in the store.
     """
     keyed = [(plan, layer_key(plan, terms)) for plan in plans]
     share.fetch_results(SHARED, [key for _, key in keyed if kept_layer(key, store) is None])
-    numbered = [LayerJob(number=len(base) + place, plan=plan, key=key) for place, (plan, key) in enumerate(keyed)]
-    jobs = [job for job in numbered if kept_layer(job.key, store) is None]
+    every = [
+        LayerJob(number=number, plan=plan, key=key, stored=kept_layer(key, store) is not None)
+        for number, (plan, key) in enumerate(keyed, start=len(base))
+    ]
 
     def base_image() -> str:
         return load_base(base, epoch=terms.epoch, engine=engine, store=store)
 
     def compile_them(on_compiled: Callable[[str, Path], None]) -> None:
         compile_wheels(
-            [layout for job in by_urgency(jobs) for layout in job.plan.layouts],
+            [layout for job in jobs if not job.stored for layout in job.plan.layouts],
             venv=terms.venv,
             python=terms.python,
             base_image=base_image,
@@ -120,15 +122,32 @@ def make_layers(
         )
 
     making = Making(terms, store, ahead)
-    if ahead is not None and (sent := first_large(jobs)):
-        below = tuple(making.layer(job) for job in numbered[: sent[0].number - len(base)])
-        if not below:
-            base_image()
-        ahead.begin((*base, *below), len(sent))
+    sent = _begin(ahead, every, base, base_image, making) if ahead is not None else range(0)
+    jobs = by_urgency([job for job in every if not job.stored or job.number in sent])
     if jobs:
         making.run(jobs, compile_them, on_progress)
-    share.share_results(SHARED, [job.key for job in jobs])
-    return tuple(making.layer(job) for job in numbered)
+    share.share_results(SHARED, [job.key for job in every if not job.stored])
+    return tuple(making.layer(job) for job in every)
+
+
+def _begin(
+    ahead: Ahead, jobs: Sequence[LayerJob], base: tuple[Layer, ...], base_image: Callable[[], str], making: Making
+) -> range:
+    """Begin to send an image's layers upon those that the engine has; return the numbers of those that it gets."""
+    known = list(base)
+    for layer in map(making.known, jobs):
+        if layer is None:
+            break
+        known.append(layer)
+    there = ahead.there(tuple(known))
+    if len(there) < len(base) and worth_sending(jobs):
+        base_image()
+        there = ahead.there(base)
+    if len(there) < len(base):
+        return range(0)
+    sent = worth_sending(jobs[len(there) - len(base) :])
+    ahead.begin(there, len(sent))
+    return range(len(there), len(there) + len(sent))
 
 
 def base_reference(base: tuple[Layer, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Layers on their way, several at a time: written to the store and, the large ones, sent to the engine at once."""
+"""Layers on their way, several at a time: made and written to the store, or read there, and sent to the engine."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import itertools
 import os
 import threading
 from collections import deque
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from builder.build.bytecode import byte_code_files, prove_wheels
-from builder.build.image import Layer
+from builder.build.image import Layer, unpacked_layer
 from builder.build.layerplan import LARGE, LayerPlan
 from builder.build.tarlayer import Blob, File, Folder, LayerTar, Link
 from builder.build.wheelfile import record_of
 from builder.errors import BuildFailedError
+from builder.giveup import GIVEN_UP, keep_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from builder.build.ahead import Ahead
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
     from builder.build.venv import Venv
     from builder.store import Store
 
-AHEAD = 50_000_000  # bytes of files: to send less while it is made takes longer than it saves
+AHEAD = 50_000_000  # bytes of files: to send less before the image takes longer than it saves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerJob:
-    """A layer to make: which one of the image it is, counted from the lowest of its base."""
+    """A layer to make, or only to send if the store has it: which one of the image it is, counted from the lowest."""
 
     number: int
     plan: LayerPlan
     key: str
+    stored: bool = False
 
     @property
     def size(self) -> int:
@@ -45,16 +47,14 @@ class LayerJob:
         return sum(layout.size for layout in self.plan.layouts)
 
 
-def first_large(jobs: Sequence[LayerJob]) -> Sequence[LayerJob]:
-    """Return the jobs whose layers are sent while they are made: from the lowest without a gap, up to a large one."""
-    run = [job for place, job in enumerate(jobs) if job.number == jobs[0].number + place]
-    while run and run[-1].size < LARGE:
-        run.pop()
-    return run if sum(job.size for job in run) >= AHEAD else []
+def worth_sending(jobs: Sequence[LayerJob]) -> Sequence[LayerJob]:
+    """Return those of an image's upper layers that are sent before the image: all up to the last large one."""
+    count = max((place for place, job in enumerate(jobs, start=1) if job.size >= LARGE), default=0)
+    return jobs[:count] if sum(job.size for job in jobs[:count]) >= AHEAD else []
 
 
 def by_urgency(jobs: Sequence[LayerJob]) -> list[LayerJob]:
-    """Return jobs in the order in which their byte code is wanted, and in which they had better be begun.
+    """Return jobs, given from the lowest, in the order in which they had better be begun, and want their byte code.
 
     The engine reaches a layer when it has all that lies below, and a large one takes a while to be written before that.
     """
@@ -100,15 +100,43 @@ class Cores:
         return min(self._waiting, key=lambda job: self._urgency[job.number])
 
 
+class ByteCode:
+    """The archives of wheels' byte code, by the wheel's sha256, as they come."""
+
+    def __init__(self) -> None:
+        """None is there yet."""
+        self._archives: dict[str, Path] = {}
+        self._changed = threading.Condition()
+        self._given_up = False
+
+    def have(self, wheel: str, archive: Path) -> None:
+        """Take the archive of a wheel."""
+        with self._changed:
+            self._archives[wheel] = archive
+            self._changed.notify_all()
+
+    def of(self, wheels: Iterable[str]) -> Mapping[str, Path]:
+        """Return the archives of some wheels when all are there; fewer, if they are given up."""
+        wanted = frozenset(wheels)
+        with self._changed:
+            self._changed.wait_for(lambda: self._given_up or wanted <= self._archives.keys())
+            return {wheel: archive for wheel, archive in self._archives.items() if wheel in wanted}
+
+    def give_up(self) -> None:
+        """Let nobody wait any longer."""
+        with self._changed:
+            self._given_up = True
+            self._changed.notify_all()
+
+
 class Making:
-    """Makes layers, each in a thread of its own; as many are written at a time as there are cores.
+    """Makes and sends layers, each in a thread of its own; as many are made or read at a time as there are cores.
 
     Nearly all their time passes in libraries and system calls, which threads do side by side.
     """
 
     def __init__(self, terms: LayerTerms, store: Store, ahead: Ahead | None = None) -> None:
         self._terms, self._store, self._ahead = terms, store, ahead
-        self._given_up = threading.Event()
 
     def run(
         self,
@@ -116,38 +144,25 @@ class Making:
         compile_them: Callable[[Callable[[str, Path], None]], None],
         on_progress: Callable[[str], None],
     ) -> None:
-        """Make the layers of all jobs, each as soon as it has the byte code of its wheels.
+        """Make or send the layers of all jobs, the most urgent first, each as soon as it has its wheels' byte code.
 
-        `compile_them` tells what it is given the archive of each wheel's byte code, by the wheel's sha256. Raises what
-        it and the layers raise.
+        `compile_them` tells what it is given the archive of each wheel's byte code, by the wheel's sha256, in a thread
+        of its own. Raises what it or a layer raises, as soon as the other threads have given up their work.
         """
-        cores = Cores(len(os.sched_getaffinity(0)), by_urgency(jobs))
-        lacking = {job.key: self._with_sources(job) for job in jobs}
-        ready = {job.key: threading.Event() for job in jobs}
-        archives: dict[str, Path] = {}
-
-        def begin_what_lacks_nothing() -> None:
-            for key, wheels in lacking.items():
-                if not wheels:
-                    ready[key].set()
-
-        def have(wheel: str, archive: Path) -> None:
-            archives[wheel] = archive
-            for wheels in lacking.values():
-                wheels.discard(wheel)
-            begin_what_lacks_nothing()
-
-        with ThreadPoolExecutor(len(jobs)) as pool:
+        cores, byte_code, given_up = Cores(len(os.sched_getaffinity(0)), jobs), ByteCode(), threading.Event()
+        with ThreadPoolExecutor(len(jobs) + 1, initializer=GIVEN_UP.set, initargs=(given_up,)) as pool:
             try:
-                begun = [pool.submit(self._make, job, ready[job.key], archives, cores) for job in jobs]
-                begin_what_lacks_nothing()
-                compile_them(have)
-                for count, future in enumerate(as_completed(begun), start=1):
-                    on_progress(f"layer of {future.result()} ({count} of {len(jobs)})")
+                from_lowest = sorted(jobs, key=lambda job: job.number)
+                begun = {pool.submit(self._work, job, byte_code, cores): job for job in from_lowest}
+                compiling = pool.submit(compile_them, byte_code.have)
+                done = itertools.count(1)
+                for future in as_completed([compiling, *begun]):
+                    future.result()
+                    if future is not compiling:
+                        on_progress(f"layer of {begun[future].plan.title} ({next(done)} of {len(jobs)})")
             except BaseException:
-                self._given_up.set()
-                for each in ready.values():
-                    each.set()
+                given_up.set()
+                byte_code.give_up()
                 if self._ahead is not None:
                     self._ahead.close()
                 raise
@@ -159,44 +174,64 @@ class Making:
             raise BuildFailedError(
                 f"the layer of {job.plan.title} left the store while it was needed", remedy="run it again"
             )
+        return self._layer_of(job, blob)
+
+    def known(self, job: LayerJob) -> Layer | None:
+        """Return the layer of a job that was done before, whether or not the store still has its file."""
+        record = self._store.result("layer", job.key)
+        return None if record is None else self._layer_of(job, Blob(**record))
+
+    def _layer_of(self, job: LayerJob, blob: Blob) -> Layer:
         return Layer(title=job.plan.title, blob=blob, media_type=self._terms.codec.media_type)
 
-    def _with_sources(self, job: LayerJob) -> set[str]:
-        return {layout.wheel.sha256 for layout in job.plan.layouts if layout.sources(self._terms.venv)}
-
-    def _make(self, job: LayerJob, ready: threading.Event, byte_code: dict[str, Path], cores: Cores) -> str:
-        ready.wait()
+    def _work(self, job: LayerJob, byte_code: ByteCode, cores: Cores) -> None:
+        layouts = () if job.stored else job.plan.layouts
+        archives = byte_code.of(layout.wheel.sha256 for layout in layouts if layout.sources(self._terms.venv))
         with contextlib.ExitStack() as core:
             core.enter_context(cores.one_for(job))
-            if self._given_up.is_set():
-                raise CancelledError
-            prove_wheels(job.plan.layouts, self._store)
-            tar = LayerTar(entries_of(job.plan, self._terms.venv, byte_code), epoch=self._terms.epoch)
-            pieces = self._write(job, tar, core)
-            if self._ahead is not None:
-                self._ahead.send(job.number, tar.size, pieces, lambda: self.layer(job))
+            keep_on()
+            if job.stored or not self._make(job, archives, core):
+                layer = self.layer(job)
+                self._send(job, layer.blob.unpacked, _on_a_core(unpacked_layer(layer, self._store), core))
+
+    def _make(self, job: LayerJob, archives: Mapping[str, Path], core: contextlib.ExitStack) -> bool:
+        """Make a layer and send it meanwhile; return False if another build has made it by then."""
+        prove_wheels(job.plan.layouts, self._store)
+        tar = LayerTar(entries_of(job.plan, self._terms.venv, archives), epoch=self._terms.epoch)
+        with contextlib.closing(self._write(job, tar)) as written:
+            first = next(written, None)
+            if first is None:
+                return False
+            pieces = _on_a_core(itertools.chain([first], written), core)
+            self._send(job, tar.size, pieces)
             deque(pieces, maxlen=0)  # what the engine did not take is written all the same
-        return job.plan.title
+            return True
 
-    def _write(self, job: LayerJob, tar: LayerTar, core: contextlib.ExitStack) -> Iterator[bytes]:
-        """Write a layer and yield its tar, piece by piece; nothing, if another build has made it meanwhile.
+    def _send(self, job: LayerJob, size: int, pieces: Iterator[bytes]) -> None:
+        if self._ahead is not None:
+            self._ahead.send(job.number, size, pieces, lambda: self.layer(job))
 
-        At the end the core is given back: the engine may hold the layer back for a while.
-        """
+    def _write(self, job: LayerJob, tar: LayerTar) -> Generator[bytes]:
+        """Write a layer and yield its tar, piece by piece; nothing, if another build has made it meanwhile."""
         store = self._store
-        with core, store.exclusive(f"layer-{job.key}"):
+        with store.exclusive(f"layer-{job.key}"):
             if kept_layer(job.key, store) is not None:
                 return
             with store.scratch() as scratch:
                 with (scratch / "layer").open("wb") as out:
-                    for piece in tar.write(out, self._terms.codec):
-                        if self._given_up.is_set():
-                            raise CancelledError
-                        yield piece
+                    yield from tar.write(out, self._terms.codec)
                 keep_layer(job.key, tar.blob, scratch / "layer", store)
 
 
-def entries_of(plan: LayerPlan, venv: Venv, byte_code: dict[str, Path]) -> list[Entry]:
+def _on_a_core(pieces: Iterator[bytes], core: contextlib.ExitStack) -> Iterator[bytes]:
+    """Yield the pieces of a layer; then give its core back, for the engine may hold the layer back for a while."""
+    for piece in pieces:
+        keep_on()
+        yield piece
+    core.close()
+
+
+def entries_of(plan: LayerPlan, venv: Venv, byte_code: Mapping[str, Path]) -> list[Entry]:
     """Return what a layer holds: papers, the environment's own files, or those of wheels with byte code and RECORD."""
     if plan.papers:
         return list(plan.papers)

@@ -19,6 +19,7 @@ from builder.dockerd.faults import engine_errors, said
 from builder.dockerd.owner import is_dead, is_local, own_name
 from builder.engine import Exit, NoGpuError
 from builder.errors import BuildFailedError, EngineError
+from builder.giveup import keep_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ KILLED = 137  # 128 + SIGKILL
 FOREIGN_LEFTOVER_SECONDS = 86400.0
 
 _READ_BYTES = 1 << 16
+_LOOK_SECONDS = 0.1  # between two looks at whether the work is given up
 _TMPFS = "rw,exec,nosuid,nodev,mode=1777"  # exec: compilers and JITs load what they write there
 _OOM_LOOKS = 5
 
@@ -176,11 +178,15 @@ def _start(client: APIClient, job: ContainerRun, name: str, address: str) -> Non
 
 
 def _read_until(descriptor: int, deadline: float, address: str) -> Iterator[bytes]:
-    """Yield what the container writes until it closes its output or the deadline is over."""
+    """Yield what the container writes until it closes its output or the deadline is over.
+
+    Raises CancelledError when the work of this thread is given up.
+    """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while (left := deadline - time.monotonic()) > 0:
-        if not poll.poll(min(left, 60.0) * 1000):
+        keep_on()
+        if not poll.poll(min(left, _LOOK_SECONDS) * 1000):
             continue
         with engine_errors(address):
             data = os.read(descriptor, _READ_BYTES)

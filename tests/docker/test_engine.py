@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import uuid
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from builder.dockerd.capture import HEAD_BYTES, TAIL_BYTES
 from builder.dockerd.client import connect
 from builder.engine import ContainerRun, ImageBuild, Mount, NoGpuError
 from builder.errors import BuildFailedError, EngineError
+from builder.giveup import GIVEN_UP
 from builder.settings import settings_from
 from tests.tiny_image import tiny_archive
 
@@ -216,6 +219,17 @@ def test_an_interrupt_removes_the_container(tiny_image: str) -> None:
     child.send_signal(signal.SIGINT)
     _, errors = child.communicate(timeout=PATIENCE)
     assert errors.rstrip().endswith(b"KeyboardInterrupt")
+    assert containers_with(marker) == []
+    assert not runs_inside(marker)
+
+
+def test_a_container_whose_work_is_given_up_is_removed(engine: DockerEngine, tiny_image: str) -> None:
+    marker, given_up = uuid.uuid4().hex, threading.Event()
+    with ThreadPoolExecutor(initializer=GIVEN_UP.set, initargs=(given_up,)) as pool:
+        running = pool.submit(engine.run, shell(tiny_image, f": {marker}; sleep 1000; :"))
+        assert until(lambda: runs_inside(marker))
+        given_up.set()
+        assert isinstance(running.exception(PATIENCE), CancelledError)
     assert containers_with(marker) == []
     assert not runs_inside(marker)
 

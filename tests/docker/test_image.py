@@ -24,7 +24,7 @@ from builder.build.layers import LayerTerms, make_base_layer, make_layers
 from builder.build.venv import PREFIX, Venv
 from builder.build.wheelfile import read_layout
 from builder.engine import ContainerRun, Mount
-from builder.store import Store
+from builder.store import DamagedFileError, Store
 from tests.docker.python_rootfs import system_python, write_rootfs
 from tests.wheels import EXECUTABLE, make_wheel, member
 
@@ -202,17 +202,28 @@ def test_the_engine_takes_an_image_without_the_layers_that_it_has(
     assert (ended.code, ended.stdout) == (0, b"newer\n"), ended.stderr
 
 
-def test_the_engine_takes_layers_while_they_are_made(
-    tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each wheel be sent ahead, in a layer of its own."""
     for module in (layerplan, making):
-        monkeypatch.setattr(module, "LARGE", 1)  # a layer of its own for each wheel
+        monkeypatch.setattr(module, "LARGE", 1)
     monkeypatch.setattr(making, "AHEAD", 1)
+
+
+@pytest.mark.usefixtures("small_is_large")
+@pytest.mark.parametrize("stored", ["none", "all", "some"])
+def test_the_engine_takes_layers_while_they_are_made_or_as_the_store_has_them(
+    stored: str, tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noise = random.Random(1).randbytes(3 << 20)
-    binary = make_wheel(tmp_path, "binary", {"binary/lib.so": noise})
+    given = [*wheels(tmp_path), make_wheel(tmp_path, "binary", {"binary/lib.so": noise})]
+    if stored != "none":
+        made = workshop.assemble(given)
+        if stored == "some":
+            workshop.store.drop(made.layers[3].blob.digest.removeprefix("sha256:"))
     key = uuid.uuid4().hex * 2
     with Ahead(key, EPOCH, engine=workshop.engine, store=workshop.store) as ahead:
-        image = workshop.assemble([*wheels(tmp_path), binary], ahead)
+        image = workshop.assemble(given, ahead)
         assert set(chain_ids(image.layers)) <= workshop.engine.chain_ids()
         sent = spy_on_load(workshop.engine, monkeypatch)
         reference = workshop.load(image)
@@ -222,6 +233,24 @@ def test_the_engine_takes_layers_while_they_are_made(
     assert [kind for kind, _ in workshop.store.results() if kind == KIND] == []
     ended = workshop.engine.run(ContainerRun(image=reference, command=("python", "-c", LOOK)))
     assert ended.stdout.decode().strip() == hashlib.sha256(noise).hexdigest(), ended.stderr
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_the_engine_keeps_nothing_of_a_layer_that_is_damaged_in_the_store(tmp_path: Path, workshop: Workshop) -> None:
+    binary = make_wheel(tmp_path, "binary", {"binary/lib.so": random.randbytes(3 << 20)})
+    image = workshop.assemble([*wheels(tmp_path), binary])
+    broken = workshop.store.path(image.layers[2].blob.digest.removeprefix("sha256:"))
+    data = bytearray(broken.read_bytes())
+    data[len(data) // 2] ^= 1
+    broken.write_bytes(data)
+    key = uuid.uuid4().hex * 2
+    with (
+        Ahead(key, EPOCH, engine=workshop.engine, store=workshop.store) as ahead,
+        pytest.raises(DamagedFileError, match=broken.name),
+    ):
+        workshop.assemble([*wheels(tmp_path), binary], ahead)
+    assert workshop.engine.chain_ids().isdisjoint(chain_ids(image.layers)[2:])
+    assert workshop.engine.image_id(f"envbuild/ahead:{key[:16]}") is None
 
 
 def spy_on_load(engine: DockerEngine, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:

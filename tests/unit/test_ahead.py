@@ -37,12 +37,11 @@ REFERENCE = "envbuild/x:latest"
 
 @dataclass(kw_only=True)
 class KeepingEngine(FakeEngine):
-    """Keeps images and their layers as Docker does; with `whole` it finds no layer by its chain id.
+    """Keeps images and their layers as Docker does.
 
     `leaving` are images that another process removes during the next load, `staying` those that cannot be removed.
     """
 
-    whole: bool = False
     failure: Exception | None = None
     leaving: list[str] = field(default_factory=list)
     staying: list[str] = field(default_factory=list)
@@ -51,7 +50,7 @@ class KeepingEngine(FakeEngine):
 
     def chain_ids(self) -> frozenset[str]:
         kept = (self.diff_ids[image] for image in self.images.values())
-        return frozenset() if self.whole else frozenset(chain for ids in kept for chain in chain_of(ids))
+        return frozenset(chain for ids in kept for chain in chain_of(ids))
 
     def load(self, archive: Iterable[bytes]) -> None:
         if self.failure is not None:
@@ -175,17 +174,20 @@ def test_a_layer_is_held_back_until_the_one_below_it_is_there(work: Work, thread
         assert set(chain_ids(work.image.layers)[:3]) <= work.engine.chain_ids()
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_an_engine_that_has_not_what_is_below_gets_nothing_ahead(work: Work, *, whole: bool) -> None:
-    work.engine.whole = whole
-    if not whole:
-        work.engine.images.clear()
+def test_what_the_engine_has_of_an_images_layers_is_told_from_the_lowest(work: Work) -> None:
+    of_another_build(work, 2)
+    with work.ahead() as going:
+        assert going.there(work.image.layers) == work.image.layers[:2]
+        assert going.there(work.image.layers[1:]) == ()
+
+
+def test_nothing_is_sent_ahead_that_was_not_begun(work: Work) -> None:
     untouched = iter([TEXTS[1]])
-    with work.begun() as going:
+    with work.ahead() as going:
         work.send(going, 1, untouched)
         assert list(untouched) == [TEXTS[1]]
         work.load()
-    assert work.engine.sent == [work.names]
+    assert work.engine.sent == [work.names[1:]]
 
 
 @pytest.mark.parametrize("failure", [EngineError("no space left"), PermissionError("a file of the store")])
@@ -216,17 +218,6 @@ def test_a_layer_that_cannot_be_made_says_so_and_frees_those_that_wait_for_it(
         upper.result(60)
     assert lower.exception() is error
     assert work.engine.sent == []
-
-
-def test_what_another_build_makes_meanwhile_is_left_to_the_load_of_the_image(
-    work: Work, threads: ThreadPoolExecutor
-) -> None:
-    with work.begun() as going:
-        upper = threads.submit(work.send, going, 2)
-        work.send(going, 1, iter(()))
-        upper.result(60)
-        work.load()
-    assert work.engine.sent == [work.names[1:]]
 
 
 def test_layers_that_go_with_another_builds_image_while_this_one_is_sent_are_sent_after_all(work: Work) -> None:

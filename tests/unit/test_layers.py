@@ -9,9 +9,11 @@ import json
 import marshal
 import os
 import random
+import shutil
 import tarfile
 import threading
-import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ import pytest
 from builder.build import compile_inside, layerplan, making
 from builder.build.ahead import Ahead
 from builder.build.bytecode import byte_code_key, compile_wheels
+from builder.build.image import chain_ids
 from builder.build.layerplan import LayerPlan, plan_layers
 from builder.build.layers import (
     LayerTerms,
@@ -33,12 +36,13 @@ from builder.build.owners import settle_owners
 from builder.build.tarlayer import Link
 from builder.build.venv import Venv
 from builder.build.wheelfile import read_layout
-from builder.engine import Exit
+from builder.engine import Exit, chain_of
 from builder.errors import BuildFailedError
+from builder.giveup import keep_on
 from builder.lock.target import Target
 from builder.registry.share import NO_SHARE, open_share
 from builder.settings import settings_from
-from builder.store import DiskFullError, Store
+from builder.store import DamagedFileError, DiskFullError, Store
 from tests.fake_registry import FakeRegistry, running
 from tests.fakes import FakeEngine
 from tests.small_disk import enlarge, small_disk
@@ -46,7 +50,6 @@ from tests.wheels import make_wheel, record_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from builder.build.compression import CompressionName
     from builder.build.image import Layer
@@ -61,7 +64,7 @@ EPOCH = 1_764_000_000
 
 @dataclasses.dataclass(kw_only=True)
 class CompilingEngine(FakeEngine):
-    """Compiles with this interpreter what a container would compile with the base's."""
+    """Compiles with this interpreter what a container would compile with the base's; keeps all layers."""
 
     patch: pytest.MonkeyPatch
 
@@ -71,6 +74,7 @@ class CompilingEngine(FakeEngine):
             [entry] = json.loads(files.extractfile("manifest.json").read())  # type: ignore[union-attr]
             config = files.extractfile(entry["Config"]).read()  # type: ignore[union-attr]
         self.images[entry["RepoTags"][0]] = f"sha256:{hashlib.sha256(config).hexdigest()}"
+        self.chains |= {*chain_of(json.loads(config)["rootfs"]["diff_ids"])}
 
     def run(self, job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:
         mounts = {mount.target: mount.source for mount in job.mounts}
@@ -116,6 +120,15 @@ class World:
             ahead=ahead,
         )
 
+    def have(self, layers: tuple[Layer, ...]) -> None:
+        """Let the engine have these layers and no others."""
+        self.engine.images.clear()
+        self.engine.chains = frozenset(chain_ids(layers))
+
+    def lose(self, layer: Layer) -> None:
+        """Remove a layer's file from the store."""
+        self.store.drop(layer.blob.digest.removeprefix("sha256:"))
+
     def members(self, layer: Layer) -> dict[str, tarfile.TarInfo]:
         with tarfile.open(self.store.path(layer.blob.digest.removeprefix("sha256:"))) as archive:
             return {member.name: member for member in archive}
@@ -152,6 +165,15 @@ def layout(folder: Path, name: str = "foo", source: bytes = b"x = {None, 'a', 'b
 
 def binary_layout(folder: Path) -> WheelLayout:
     return read_layout(make_wheel(folder, "binary", {"binary/lib.so": b"elf"}), VENV)
+
+
+def broken_layout(folder: Path) -> WheelLayout:
+    """Return a wheel whose only file is damaged."""
+    wheel = make_wheel(folder, "broken", {"broken.bin": b"hello"})
+    data = bytearray(wheel.path.read_bytes())
+    data[30 + len("broken.bin") + 1] ^= 1  # the first letter, behind the member's header
+    wheel.path.write_bytes(data)
+    return read_layout(wheel, VENV)
 
 
 def test_the_environment_layer_is_what_makes_the_interpreter_see_its_packages(world: World) -> None:
@@ -250,21 +272,24 @@ def test_nothing_is_made_twice(tmp_path: Path, world: World) -> None:
     assert (len(world.engine.runs), world.said) == (1, [])
 
 
-@dataclasses.dataclass(kw_only=True)
 class Recorder(Ahead):
     """Notes what it is asked to send; with `holds` it does so until it is closed."""
 
-    holds: bool = False
-    below: tuple[Layer, ...] = ()
-    count: int = 0
-    sent: list[int] = dataclasses.field(default_factory=list)
-    closed: threading.Event = dataclasses.field(default_factory=threading.Event)
+    def __init__(self, world: World, *, holds: bool = False) -> None:
+        super().__init__("a" * 64, EPOCH, engine=world.engine, store=world.store)
+        self.holds = holds
+        self.below: tuple[Layer, ...] = ()
+        self.count = 0
+        self.sent: list[int] = []
+        self.closed = threading.Event()
 
     def begin(self, below: tuple[Layer, ...], count: int) -> None:
         self.below, self.count = below, count
 
     def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
-        assert sum(map(len, pieces)) == size == finished().blob.unpacked
+        tar = b"".join(pieces)
+        blob = finished().blob
+        assert (len(tar), f"sha256:{hashlib.sha256(tar).hexdigest()}") == (size, blob.diff_id)
         self.sent.append(number)
         assert not self.holds or self.closed.wait(60)
 
@@ -282,28 +307,107 @@ def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_is_large")
 def test_layers_are_sent_upon_what_was_there_before(tmp_path: Path, world: World) -> None:
-    ahead = Recorder()
+    ahead = Recorder(world)
     first = world.make([binary_layout(tmp_path)], ahead=ahead)
     assert (ahead.below, ahead.count, sorted(ahead.sent)) == ((world.base,), 2, [1, 2])
     assert world.engine.image_id(base_reference((world.base,))), "without it nothing can be sent upon it"
-    ahead = Recorder()
+    world.have((world.base, *first))
+    ahead = Recorder(world)
     world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
     assert (ahead.below, ahead.count, ahead.sent) == ((world.base, *first), 1, [3])
 
 
 @pytest.mark.usefixtures("small_is_large")
-def test_nothing_is_sent_above_a_gap(tmp_path: Path, world: World) -> None:
+def test_what_the_store_has_and_the_engine_lacks_is_sent_as_it_is(tmp_path: Path, world: World) -> None:
     layouts = [binary_layout(tmp_path), layout(tmp_path), layout(tmp_path, "bar")]
     made = world.make(layouts)
-    for number in (0, 1, 3):
-        world.store.drop(made[number].blob.digest.removeprefix("sha256:"))
-    ahead = Recorder()
+    world.have(())
+    world.engine.runs.clear()
+    ahead = Recorder(world)
     assert world.make(layouts, ahead=ahead) == made
-    assert (ahead.below, ahead.count) == ((world.base,), 2)
+    assert (ahead.below, ahead.count, sorted(ahead.sent)) == ((world.base,), 4, [1, 2, 3, 4])
+    assert world.engine.runs == [], "nothing was made"
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_no_layer_that_the_engine_has_is_sent_though_the_store_lost_it(tmp_path: Path, world: World) -> None:
+    layouts = [binary_layout(tmp_path), layout(tmp_path)]
+    made = world.make(layouts)
+    world.have((world.base, *made))
+    world.lose(made[1])
+    ahead = Recorder(world)
+    assert world.make(layouts, ahead=ahead) == made
+    assert (ahead.below, ahead.count) == ((world.base, *made), 0)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_nothing_is_sent_upon_a_base_that_another_process_removes_meanwhile(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.make([binary_layout(tmp_path)])
+    monkeypatch.setattr(world.engine, "chain_ids", frozenset)
+    ahead = Recorder(world)
+    world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
+    assert (ahead.below, ahead.sent) == ((), [3]), "what is made is offered, what is stored is not even read"
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_damaged_layer_of_the_store_is_named_and_the_engine_gets_no_whole_archive_of_it(
+    tmp_path: Path, world: World
+) -> None:
+    layouts = [binary_layout(tmp_path), layout(tmp_path)]
+    made = world.make(layouts)
+    broken = world.store.path(made[1].blob.digest.removeprefix("sha256:"))
+    data = bytearray(broken.read_bytes())
+    data[-1] ^= 1
+    broken.write_bytes(data)
+    world.have((world.base,))
+    with (
+        Ahead("a" * 64, EPOCH, engine=world.engine, store=world.store) as ahead,
+        pytest.raises(DamagedFileError, match="is damaged: its bytes have the sha256") as raised,
+    ):
+        world.make(layouts, ahead=ahead)
+    assert raised.value.sha256 == broken.name
+    assert world.engine.chains <= {*chain_ids((world.base, *made))[:2]}, "the base and what lies below"
+    world.store.drop(raised.value.sha256)
+    assert world.make(layouts) == made
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_what_another_build_makes_meanwhile_is_sent_as_the_store_has_it(
+    tmp_path: Path, world: World, new_world: Callable[[str], World]
+) -> None:
+    [*_, layer] = new_world("other").make([binary_layout(tmp_path)])
+    there = new_world("other").store.path(layer.blob.digest.removeprefix("sha256:"))
+    [_, plan] = plan_layers([binary_layout(tmp_path)])
+    key, waiting = layer_key(plan, terms(python="3.13.5-2", epoch=EPOCH)), threading.Event()
+    world.store = Store(world.store.root, lambda _: waiting.set())
+    ahead = Recorder(world)
+    with ThreadPoolExecutor() as pool:
+        with world.store.exclusive(f"layer-{key}"):
+            building = pool.submit(world.make, [binary_layout(tmp_path)], ahead=ahead)
+            assert waiting.wait(60)
+            making.keep_layer(key, layer.blob, Path(shutil.copy(there, tmp_path)), world.store)
+        assert building.result(60)[-1] == layer
+    assert sorted(ahead.sent) == [1, 2]
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_what_is_made_and_what_is_stored_goes_to_the_engine_alike(tmp_path: Path, world: World) -> None:
+    layouts = [binary_layout(tmp_path), layout(tmp_path), layout(tmp_path, "bar")]
+    made = world.make(layouts)
+    for number in (0, 3):
+        world.lose(made[number])
+    world.said.clear()
+    world.have(())
+    ahead = Recorder(world)
+    assert world.make(layouts, ahead=ahead) == made
+    assert (ahead.below, ahead.count, sorted(ahead.sent)) == ((world.base,), 4, [1, 2, 3, 4])
+    assert len(world.said) == 4
 
 
 def test_a_small_build_sends_nothing(tmp_path: Path, world: World) -> None:
-    ahead = Recorder()
+    ahead = Recorder(world)
     world.make([layout(tmp_path)], ahead=ahead)
     assert (ahead.below, ahead.count) == ((), 0)
     with Ahead("a" * 64, EPOCH, engine=world.engine, store=world.store) as real:
@@ -320,7 +424,7 @@ def test_wheels_without_python_files_do_not_wait_for_byte_code(tmp_path: Path, w
             made.set()
 
     world.engine.answer = lambda _: Exit(code=0 if made.wait(60) else 1)
-    world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=Noticing())
+    world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=Noticing(world))
 
 
 @pytest.mark.usefixtures("small_is_large")
@@ -343,7 +447,7 @@ def test_a_layer_waits_for_no_byte_code_but_its_own(
         return ended
 
     monkeypatch.setattr(world.engine, "run", slow)
-    assert len(world.make([foo, bar], ahead=Noticing())) == 3
+    assert len(world.make([foo, bar], ahead=Noticing(world))) == 3
     assert [text for text in world.said if text.startswith("byte")] == [
         "byte code of foo (1 of 2)",
         "byte code of bar (2 of 2)",
@@ -351,7 +455,7 @@ def test_a_layer_waits_for_no_byte_code_but_its_own(
 
 
 def test_byte_code_that_fails_frees_what_is_held_back(tmp_path: Path, world: World) -> None:
-    ahead = Recorder(holds=True)
+    ahead = Recorder(world, holds=True)
     world.engine.answer = lambda _: Exit(code=1, stderr=b"no such program")
     with pytest.raises(BuildFailedError, match="could not compile"):
         world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
@@ -372,8 +476,62 @@ def test_after_a_failure_no_layer_that_waited_is_begun(
     monkeypatch.setattr(making, "prove_wheels", lambda layouts, _: begun.append(len(layouts)))
     world.engine.answer = lambda _: Exit(code=1, stderr=b"no such program")
     with pytest.raises(BuildFailedError, match="could not compile"):
-        world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=Holding())
+        world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=Holding(world))
     assert len(begun) == 1
+
+
+def test_a_layer_that_fails_ends_the_compilation_of_byte_code(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_until_given_up(_: ContainerRun, __: Callable[[str], None] | None = None) -> Exit:
+        keep_on(60)
+        pytest.fail("nobody gave it up")
+
+    monkeypatch.setattr(world.engine, "run", compile_until_given_up)
+    with pytest.raises(BuildFailedError, match=r"^broken-1.0-py3-none-any.whl: broken.bin is damaged"):
+        world.make([broken_layout(tmp_path), layout(tmp_path)])
+
+
+@pytest.mark.usefixtures("small_is_large")
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_layer_that_is_on_its_way_is_broken_off_when_another_fails(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch, *, stored: bool
+) -> None:
+    begun, broken_off = threading.Event(), list[BaseException]()
+
+    class Slow(Recorder):
+        def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
+            if size < 3 << 20:
+                assert begun.wait(60)
+                raise BuildFailedError("another layer cannot be made")
+            next(pieces)
+            begun.set()
+            assert self.closed.wait(60)
+            with pytest.raises(CancelledError) as caught:
+                next(pieces)
+            broken_off.append(caught.value)
+
+    noise = random.Random(1).randbytes(3 << 20)
+    large = read_layout(make_wheel(tmp_path, "large", {"large/lib.so": noise}), VENV)
+    if stored:
+        world.make([large])
+    world.have(())
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(BuildFailedError, match="another layer cannot be made"):
+        world.make([large], ahead=Slow(world))
+    assert len(broken_off) == 1
+    assert list((world.store.root / "tmp").iterdir()) == []
+
+
+def test_a_build_that_fails_does_not_wait_for_a_layer_that_another_build_makes(tmp_path: Path, world: World) -> None:
+    waiting = threading.Event()
+    world.store = Store(world.store.root, lambda _: waiting.set())
+    world.engine.answer = lambda _: Exit(code=1 if waiting.wait(60) else 0)
+    [_, plan] = plan_layers([binary_layout(tmp_path)])
+    key = layer_key(plan, terms(python="3.13.5-2", epoch=EPOCH))
+    with ThreadPoolExecutor() as pool, world.store.exclusive(f"layer-{key}"):
+        building = pool.submit(world.make, [binary_layout(tmp_path), layout(tmp_path)])
+        assert isinstance(building.exception(60), BuildFailedError)
 
 
 def test_threads_that_cannot_be_started_leave_none_behind_that_waits(
@@ -387,33 +545,12 @@ def test_threads_that_cannot_be_started_leave_none_behind_that_waits(
         started.append(thread)
         start(thread)
 
-    ahead = Recorder(holds=True)
+    ahead = Recorder(world, holds=True)
     monkeypatch.setattr(threading.Thread, "start", limited)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         world.make([binary_layout(tmp_path), layout(tmp_path)], ahead=ahead)
     assert ahead.closed.is_set()
     assert not any(thread.is_alive() for thread in started)
-
-
-@pytest.mark.usefixtures("small_is_large")
-def test_each_layer_has_a_thread_of_its_own(tmp_path: Path, world: World) -> None:
-    """One that gave way cannot take that back, and would make a layer that the engine waits for."""
-    used: list[int] = []
-
-    class Noticing(Recorder):
-        def send(self, number: int, size: int, pieces: Iterator[bytes], finished: Callable[[], Layer]) -> None:
-            super().send(number, size, pieces, finished)
-            used.append(threading.get_native_id())
-
-    def slow(_: ContainerRun) -> Exit:
-        while len(used) < 2:  # the environment and what has no Python files
-            time.sleep(0.001)
-        time.sleep(0.1)  # their threads have nothing to do
-        return Exit(code=0)
-
-    world.engine.answer = slow
-    world.make([binary_layout(tmp_path), layout(tmp_path), layout(tmp_path, "bar")], ahead=Noticing())
-    assert len(set(used)) == 4
 
 
 def test_another_clock_makes_new_layers_from_the_same_byte_code(tmp_path: Path, world: World) -> None:
@@ -464,14 +601,10 @@ def test_what_a_record_says_of_a_file_is_kept_even_if_it_lies(tmp_path: Path, wo
 
 
 def test_a_wheel_with_a_damaged_file_leaves_no_layer(tmp_path: Path, world: World) -> None:
-    wheel = make_wheel(tmp_path, "foo", {"foo.bin": b"hello"})
-    data = bytearray(wheel.path.read_bytes())
-    data[30 + len("foo.bin") + 1] ^= 1  # the first letter, behind the member's header
-    wheel.path.write_bytes(data)
-    damaged = read_layout(wheel, VENV)
-    with pytest.raises(BuildFailedError, match=r"^foo-1.0-py3-none-any.whl: foo.bin is damaged"):
-        world.make([damaged])
-    [_, plan] = plan_layers([damaged])
+    broken = broken_layout(tmp_path)
+    with pytest.raises(BuildFailedError, match=r"^broken-1.0-py3-none-any.whl: broken.bin is damaged"):
+        world.make([broken])
+    [_, plan] = plan_layers([broken])
     assert world.store.result("layer", layer_key(plan, terms(python="3.13.5-2", epoch=EPOCH))) is None
     assert list((world.store.root / "tmp").iterdir()) == []
 

@@ -4,11 +4,14 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from builder.errors import ResolveError, UsageError
+from builder.giveup import GIVEN_UP
 from builder.store import Store
 
 if TYPE_CHECKING:
@@ -83,6 +86,28 @@ def test_a_lock_keeps_a_second_process_out_and_ends_with_its_holder(tmp_path: Pa
     with store.exclusive("job"):
         assert subprocess.run(attempt, check=False).returncode == 7
     assert subprocess.run(attempt, check=False).returncode == 0
+
+
+def test_who_waits_for_a_lock_gets_it_when_it_is_free_or_ends_when_its_work_is_given_up(tmp_path: Path) -> None:
+    waiting, given_up = threading.Semaphore(0), threading.Event()
+    store = Store(tmp_path / "store", lambda _: waiting.release())
+
+    def work() -> str:
+        with store.exclusive("job"):
+            return "done"
+
+    with (
+        ThreadPoolExecutor() as patient,
+        ThreadPoolExecutor(initializer=GIVEN_UP.set, initargs=(given_up,)) as stopped,
+    ):
+        with store.exclusive("job"):
+            one, other = patient.submit(work), stopped.submit(work)
+            assert waiting.acquire(timeout=60)
+            assert waiting.acquire(timeout=60)
+            given_up.set()
+            assert isinstance(other.exception(60), CancelledError)
+            assert not one.done()
+        assert one.result(60) == "done"
 
 
 def test_a_store_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
