@@ -177,6 +177,7 @@ class InnerConsole(Console):
     def __init__(self, outer: Step) -> None:
         super().__init__()
         self._outer = outer
+        self._colour = False  # the step that shows it has a style of its own
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[Step]:
@@ -184,10 +185,8 @@ class InnerConsole(Console):
         self._outer.detail(text)
         yield self._outer
 
-    def _line(self, markup: str) -> None:
-        from rich.text import Text  # noqa: PLC0415 - as above
-
-        self._outer.detail(Text.from_markup(markup).plain.strip())
+    def _line(self, text: str) -> None:
+        self._outer.detail(text.strip())
 
 
 def _escape(text: str) -> str:
