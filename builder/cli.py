@@ -179,7 +179,7 @@ def _reported(error: EnvbuildError, state: State) -> Reported | None:
         return None
     from builder.diagnose.stage import brief_lines, diagnose_error, recipe_at  # noqa: PLC0415 - only a failure needs it
 
-    diagnosis = diagnose_error(error, recipe_at(state.recipe))
+    diagnosis = diagnose_error(error, recipe_at(state.recipe), warn=state.console.warn)
     for line in brief_lines(diagnosis.reported) if diagnosis else ():
         state.console.say(f"  {line}")
     return diagnosis.reported if diagnosis else None

@@ -45,7 +45,7 @@ def prove(
     again: bool = False,
 ) -> Verdict:
     """Prove an image, say how it ended and, where that is bad, why."""
-    explain = partial(explain_verdict, source=source, locked=lock, store=tools.store)
+    explain = partial(explain_verdict, source=source, locked=lock, store=tools.store, warn=tools.console.warn)
     verdict = smoke_recipe(source, lock, image, tools, findings=findings, again=again, explain=explain)
     tools.console.verdict(verdict.result, verdict.cause)
     for line in brief_lines(verdict.diagnosis) if verdict.diagnosis else ():

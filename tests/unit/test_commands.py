@@ -17,7 +17,7 @@ import pytest
 import builder
 from builder.cli import COMMANDS, cli, command_path, run
 from builder.commands.reference import REFERENCE_PATH, command_reference
-from builder.errors import EngineError, ExitCode, UsageError
+from builder.errors import EngineError, ExitCode, ResolveError, UsageError
 from builder.machine import examine_machine
 from builder.preflight.doctor import engine_disk
 from builder.process import run as run_program
@@ -60,6 +60,37 @@ def in_a_process(*arguments: str) -> tuple[int, str, set[str]]:
     ended = run_program([sys.executable, "-c", program, *arguments], environment={"PYTHONPATH": str(PROJECT)})
     output, _, modules = ended.stdout.decode().rstrip().rpartition("\n")
     return ended.code, output, set(modules.split())
+
+
+def test_a_command_that_fails_beside_broken_findings_says_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVBUILD_INDEX_URL", "nonsense")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "x.yaml").write_text(RECIPE.format(gpu="rtx-5090"))
+    (tmp_path / "findings").mkdir()
+    (tmp_path / "findings" / "own.yaml").write_text("findings: [")
+    assert run(["lock", "--json", str(tmp_path / "recipes" / "x.yaml")]) == ResolveError.exit_code
+    said = capsys.readouterr()
+    assert "own.yaml:2:1: did not find expected node content" in said.err
+    assert json.loads(said.out)["error"]["exit_code"] == ResolveError.exit_code
+
+
+def test_diagnose_reads_the_findings_of_the_recipes_own_project(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipes").mkdir()
+    recipe = tmp_path / "recipes" / "x.yaml"
+    recipe.write_text(RECIPE.format(gpu="rtx-5090"))
+    (tmp_path / "findings").mkdir()
+    (tmp_path / "findings" / "own.yaml").write_text(
+        "classes: {frobnicator-jammed: {title: the frobnicator jammed, about: it jams when it runs fast}}\n"
+        "findings: [{name: frobnicator-jammed, class: frobnicator-jammed, cause: it jammed, confidence: 0.9,\n"
+        "  all: [{lines: ['frobnicator jammed']}], remedy: run it slower}]\n"
+    )
+    (tmp_path / "log").write_text("RuntimeError: frobnicator jammed\n")
+    assert run(["diagnose", "--recipe", str(recipe), str(tmp_path / "log")]) == ExitCode.DONE
+    assert "frobnicator-jammed" in capsys.readouterr().out
 
 
 def test_check_imports_nothing_that_it_does_not_need() -> None:
