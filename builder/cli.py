@@ -72,6 +72,8 @@ def main() -> NoReturn:
     gc.set_threshold(100_000)  # imports make many objects and hardly any garbage: a tenth of a short command's time
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+        signal.signal(signal.SIGHUP, _interrupt)
     _prepare_streams()
     try:
         code = run(sys.argv[1:])
