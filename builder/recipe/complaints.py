@@ -47,6 +47,8 @@ def complaints_of(
         location = _place_of(detail, read)
         if any(location[: len(faulty)] == faulty for faulty in seen):
             continue
+        if detail["type"] == "too_short" and _value_at(read.data, location):  # its entries are wrong, each in its place
+            continue
         seen.add(location)
         yield complaint_at(location, _sentence(detail, location, read, model), read)
 

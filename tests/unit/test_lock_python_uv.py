@@ -124,6 +124,7 @@ def test_files_that_came_after_the_day_of_the_question_do_not_count(index: Packa
     assert resolve(index, store, "app", as_of="2026-05-31")["lib"] == "1.0"
     assert resolve(index, store, "app", as_of="2026-06-01")["lib"] == "2.0"
     assert end_of_day("2026-12-31") == "2027-01-01T00:00:00Z"
+    assert end_of_day("0001-01-01") == "0001-01-02T00:00:00Z"
 
 
 def test_an_override_replaces_a_cap(index: PackageIndex, store: Store) -> None:
