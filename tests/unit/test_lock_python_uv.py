@@ -161,6 +161,27 @@ def test_an_override_gives_a_version_or_leaves_the_package_out(answer: dict[str,
         recipe({"app": "1.0"}, overrides={"lib": {"reason": "nothing calls it", **answer}})
 
 
+@pytest.mark.parametrize("metadata", [True, False])
+def test_an_extra_that_a_wheel_does_not_have_is_refused(
+    metadata: bool, index: PackageIndex, store: Store, tmp_path: Path
+) -> None:
+    index.metadata = metadata
+    index.add("lib", "3.0", "turbo; extra == 'all_Fast'")
+    index.add("turbo", "7")
+
+    def locked(*extras: str) -> dict[str, str]:
+        stack = {"lib": {"version": "3.0", "extras": list(extras)}}
+        return versions(resolve_stack(recipe(stack), tmp_path, store, settings_for(index)))
+
+    assert locked("all-fast") == {"lib": "3.0", "turbo": "7"}
+    with pytest.raises(ResolveError, match=r"^lib 3\.0 has no extra 'all-fats'$") as caught:
+        locked("all-fast", "all-fats")
+    assert caught.value.remedy == "did you mean all-fast?"
+    with pytest.raises(ResolveError, match="has no extra 'x'") as caught:
+        locked("x")
+    assert caught.value.remedy == "it has all-fast"
+
+
 def test_an_override_keeps_the_extras_of_the_stack(index: PackageIndex, store: Store, tmp_path: Path) -> None:
     stack = {"app": "1.0", "lib": {"version": "3.0", "extras": ["fast"]}}
     cap = {"lib": {"version": "3.0", "reason": "the cap is too strict"}}
