@@ -89,7 +89,7 @@ def axis_path(recipe: Recipe, name: str) -> str:
     if (package := _own_name(recipe.stack, name)) is not None:
         return f"stack.{package}.{'commit' if recipe.stack[package].git else 'version'}"
     root = name.partition(".")[0]
-    if root in Recipe.model_json_schema(by_alias=True)["properties"]:
+    if root in {field.alias or key for key, field in Recipe.model_fields.items()}:
         raise UsageError(
             f"--axis {name}: no axis changes `{root}`", remedy=f"an axis is below one of {', '.join(_ROOTS)}"
         )
