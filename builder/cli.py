@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import signal
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -73,7 +74,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
-        signal.signal(signal.SIGHUP, _interrupt)
+        signal.signal(signal.SIGHUP, _hang_up)
     _prepare_streams()
     try:
         code = run(sys.argv[1:])
@@ -215,4 +216,14 @@ def _error_document(error: EnvbuildError) -> dict[str, Any]:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _hang_up(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """End as after Ctrl-C, and say the rest to nobody where the terminal is gone: it takes no more words."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # it may be closed
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                os.dup2(nowhere, descriptor)
     raise KeyboardInterrupt

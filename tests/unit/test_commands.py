@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pty
 import shutil
 import sys
 from dataclasses import replace
@@ -60,6 +61,31 @@ def in_a_process(*arguments: str) -> tuple[int, str, set[str]]:
     ended = run_program([sys.executable, "-c", program, *arguments], environment={"PYTHONPATH": str(PROJECT)})
     output, _, modules = ended.stdout.decode().rstrip().rpartition("\n")
     return ended.code, output, set(modules.split())
+
+
+WAITING = """
+import sys, time
+from builder import cli
+@cli.cli.command()
+def wait():
+    sys.stderr.write("ready\\n")
+    sys.stderr.flush()
+    time.sleep(60)
+sys.argv = ["envbuild", "wait"]
+cli.main()
+"""
+
+
+def test_a_terminal_that_is_closed_ends_a_command_as_ctrl_c_does() -> None:
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ["PYTHONPATH"] = str(PROJECT)
+        os.execv(sys.executable, [sys.executable, "-c", WAITING])  # noqa: S606 - the child of a fork
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(terminal, 1024)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == ExitCode.INTERRUPTED
 
 
 def test_a_command_that_fails_beside_broken_findings_says_both(
