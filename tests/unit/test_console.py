@@ -101,6 +101,13 @@ def test_a_table_in_a_pipe_has_no_spaces_at_the_ends_of_its_lines(capsys: pytest
     assert [line for line in lines if line != line.rstrip()] == []
 
 
+def test_a_table_shows_what_programs_said_as_they_said_it(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("why", box=None)
+    table.add_row("[/usr/bin] closes [red] :smile:")
+    Console().show(table)
+    assert "[/usr/bin] closes [red] :smile:" in capsys.readouterr().out
+
+
 def test_a_document_is_whole_where_the_terminal_knows_few_characters() -> None:
     ended = run_program(
         [sys.executable, "-c", "from builder.console import Console; Console().document({'a': '→ é 🙂'})"],
