@@ -80,7 +80,7 @@ class _JsonLoader(yaml.CSafeLoader):
     """Gives values that JSON has."""
 
 
-_JsonLoader.add_constructor("tag:yaml.org,2002:timestamp", yaml.SafeLoader.construct_yaml_str)
+_JsonLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda _loader, node: node.value)
 
 
 class _PlainDumper(yaml.SafeDumper):

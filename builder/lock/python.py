@@ -76,8 +76,9 @@ def resolve_python(
     """Return one wheel for each package that some requirements need on a target, by name.
 
     `overrides` are requirements that replace all others of their package, but for the extras; `excluded` packages are
-    left out; `as_of` is an ISO date after which no file counts; the `extras` of a package must be there. Raise
-    ResolveError, with uv's explanation as evidence, if there is no answer. Files whose size the index does not say are fetched into the store.
+    left out; `as_of` is an ISO date after which no file counts; a wheel must have the `extras` of its package. Raise
+    ResolveError, with uv's explanation as evidence, if there is no answer. Files whose size the index does not say are
+    fetched into the store.
     """
     question = Question(
         requirements=tuple(sorted(requirements)),

@@ -226,7 +226,9 @@ class BuildSettings(Document):
     """How a package is compiled, where the target and the package's own data do not say it already."""
 
     archs: Annotated[tuple[Capability, ...], _list("compute capabilities to compile for (default: the target's)")] = ()
-    requires: Annotated[tuple[Requirement, ...], _list("packages that the compilation needs besides those it declares")] = ()
+    requires: Annotated[
+        tuple[Requirement, ...], _list("packages that the compilation needs besides those it declares")
+    ] = ()
     dependencies: Annotated[
         tuple[Requirement, ...] | None,
         _says("what the finished package needs, where its source leaves that to code or says it wrongly", strict=False),

@@ -80,7 +80,7 @@ def test_a_terminal_that_is_closed_ends_a_command_as_ctrl_c_does() -> None:
     process, terminal = pty.fork()
     if process == 0:
         os.environ["PYTHONPATH"] = str(PROJECT)
-        os.execv(sys.executable, [sys.executable, "-c", WAITING])  # noqa: S606 - the child of a fork
+        os.execv(sys.executable, [sys.executable, "-c", WAITING])
     seen = b""
     while b"ready" not in seen:
         seen += os.read(terminal, 1024)

@@ -22,8 +22,8 @@ from docker import APIClient
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from builder.dockerd.capture import LINE_BYTES, BoundedLog, Frames, Lines
 from builder.diagnose.stage import diagnose_error
+from builder.dockerd.capture import LINE_BYTES, BoundedLog, Frames, Lines
 from builder.dockerd.client import DockerEngine, connect
 from builder.dockerd.containers import is_leftover
 from builder.dockerd.context import context_tar, named_images
