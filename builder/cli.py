@@ -129,6 +129,10 @@ def run(arguments: list[str]) -> int:
         if (error.filename is None and error.errno != errno.ENOSPC) or state.console.verbose:
             raise
         return _fail(state, _unusable_file(error), arguments)
+    except SystemExit:  # click itself ends a process that completes a line, and one that nobody reads
+        if os.environ.get(project.COMPLETION_VARIABLE):
+            raise
+        raise BrokenPipeError from None
     except (KeyboardInterrupt, click.Abort):
         return _stopped(state)
     return code if isinstance(code, int) else ExitCode.DONE

@@ -25,7 +25,7 @@ NVIDIA = Path("/dev/nvidiactl")  # made by the driver when it finds a GPU
 
 
 def pytest_configure() -> None:
-    """Take interrupts also where the whole run was started in the background or by nohup: what is tested inherits it."""
+    """Take interrupts also where the whole run was started in the background or by nohup: programs inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

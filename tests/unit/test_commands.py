@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,24 @@ def test_a_terminal_that_is_closed_ends_a_command_as_ctrl_c_does() -> None:
         seen += os.read(terminal, 1024)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize("command", ["--help", "schema", "status --json", "diagnose --explain disk-full"])
+def test_a_command_that_nobody_reads_ends_in_silence(command: str) -> None:
+    program = "import sys; from builder.cli import main; sys.argv = ['envbuild', *sys.argv[1:]]; main()"
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", program, *command.split()],
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            check=False,
+        )
+    finally:
+        os.close(theirs)
+    assert (ended.returncode, ended.stderr) == (ExitCode.UNHEARD, b"")
 
 
 def test_a_command_that_fails_beside_broken_findings_says_both(
