@@ -764,6 +764,12 @@ def test_an_interpreter_that_says_nothing_is_bad_whatever_its_empty_log_tells(
     assert "error" not in said
 
 
+@pytest.mark.parametrize("program", ["/bin/true", "/bin/sh"])
+def test_an_interpreter_that_is_none_compiles_nothing(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["wheels", QUICKSTART, "--here", program]) == UsageError.exit_code
+    assert f"--here: {program} cannot say what packages it has" in capsys.readouterr().err
+
+
 def test_an_interpreter_that_is_not_there_compiles_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["wheels", QUICKSTART, "--here", "/nope"]) == 2
     assert "--here: there is no program /nope" in capsys.readouterr().err
