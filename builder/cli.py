@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import signal
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -72,6 +73,8 @@ def main() -> NoReturn:
     gc.set_threshold(100_000)  # imports make many objects and hardly any garbage: a tenth of a short command's time
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+        signal.signal(signal.SIGHUP, _hang_up)
     _prepare_streams()
     try:
         code = run(sys.argv[1:])
@@ -126,6 +129,10 @@ def run(arguments: list[str]) -> int:
         if (error.filename is None and error.errno != errno.ENOSPC) or state.console.verbose:
             raise
         return _fail(state, _unusable_file(error), arguments)
+    except SystemExit:  # click itself ends a process that completes a line, and one that nobody reads
+        if os.environ.get(project.COMPLETION_VARIABLE):
+            raise
+        raise BrokenPipeError from None
     except (KeyboardInterrupt, click.Abort):
         return _stopped(state)
     return code if isinstance(code, int) else ExitCode.DONE
@@ -179,7 +186,7 @@ def _reported(error: EnvbuildError, state: State) -> Reported | None:
         return None
     from builder.diagnose.stage import brief_lines, diagnose_error, recipe_at  # noqa: PLC0415 - only a failure needs it
 
-    diagnosis = diagnose_error(error, recipe_at(state.recipe))
+    diagnosis = diagnose_error(error, recipe_at(state.recipe), warn=state.console.warn)
     for line in brief_lines(diagnosis.reported) if diagnosis else ():
         state.console.say(f"  {line}")
     return diagnosis.reported if diagnosis else None
@@ -213,4 +220,14 @@ def _error_document(error: EnvbuildError) -> dict[str, Any]:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _hang_up(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """End as after Ctrl-C, and say the rest to nobody where the terminal is gone: it takes no more words."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # it may be closed
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                os.dup2(nowhere, descriptor)
     raise KeyboardInterrupt

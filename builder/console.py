@@ -133,11 +133,18 @@ class Console:
         from rich.console import Console as RichConsole  # noqa: PLC0415 - as above
 
         colours: Literal["auto"] | None = None if _plain() else "auto"
-        if self._out.isatty():
-            RichConsole(file=self._out, highlight=False, color_system=colours).print(table)
-            return
+        at_terminal = self._out.isatty()
         text = io.StringIO()
-        RichConsole(file=text, highlight=False, width=WIDE, color_system=colours).print(table)
+        RichConsole(
+            file=self._out if at_terminal else text,
+            width=None if at_terminal else WIDE,
+            color_system=colours,
+            markup=False,  # cells quote what programs said
+            emoji=False,
+            highlight=False,
+        ).print(table)
+        if at_terminal:
+            return
         self.output("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
     def _close(self, status: Status | None, line: str) -> None:
@@ -177,6 +184,7 @@ class InnerConsole(Console):
     def __init__(self, outer: Step) -> None:
         super().__init__()
         self._outer = outer
+        self._colour = False  # the step that shows it has a style of its own
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[Step]:
@@ -184,10 +192,8 @@ class InnerConsole(Console):
         self._outer.detail(text)
         yield self._outer
 
-    def _line(self, markup: str) -> None:
-        from rich.text import Text  # noqa: PLC0415 - as above
-
-        self._outer.detail(Text.from_markup(markup).plain.strip())
+    def _line(self, text: str) -> None:
+        self._outer.detail(text.strip())
 
 
 def _escape(text: str) -> str:

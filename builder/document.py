@@ -30,16 +30,15 @@ class Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     @classmethod
-    def from_json(cls, data: bytes | str, *, source: str) -> Self:
-        """Read a value from JSON text; `source` names the place in the error."""
+    def from_json(cls, data: bytes | str, *, source: str, remedy: str = _DAMAGED) -> Self:
+        """Read a value from JSON text; `source` names the place in the error, an InvalidDocumentError."""
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
             first = error.errors()[0]
             place = "".join(f"{part}." for part in first["loc"]).rstrip(".")
-            raise InvalidDocumentError(
-                f"{source}: {place + ': ' if place else ''}{first['msg']}", remedy=_DAMAGED
-            ) from None
+            message = f"{source}: {place + ': ' if place else ''}{first['msg']}"
+            raise InvalidDocumentError(message, remedy=remedy) from None
 
     def to_plain(self) -> dict[str, Any]:
         """Return the value as JSON-compatible dictionaries and lists, without unset optional fields."""
@@ -60,6 +59,28 @@ def canonical_yaml(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
     """Return YAML for people and diffs: keys in the order given, no aliases, no line folding."""
     text: str = yaml.dump(value, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=10_000)
     return text.encode()
+
+
+def read_yaml_bytes(data: bytes, *, source: str, remedy: str = "") -> Any:  # noqa: ANN401 - any YAML value
+    """Return what the YAML of a file says; raise InvalidDocumentError as `source:line:column: what is wrong`.
+
+    A day is text as it is written, since JSON has no days.
+    """
+    try:
+        return yaml.load(data, Loader=_JsonLoader)  # noqa: S506 - one of yaml's safe loaders
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise InvalidDocumentError(f"{source}{place}: {error.problem}", remedy=remedy) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise InvalidDocumentError(f"{source}: {str(error).splitlines()[0]}", remedy=remedy) from None
+
+
+class _JsonLoader(yaml.CSafeLoader):
+    """Gives values that JSON has."""
+
+
+_JsonLoader.add_constructor("tag:yaml.org,2002:timestamp", lambda _loader, node: node.value)
 
 
 class _PlainDumper(yaml.SafeDumper):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from builder.build.environment import one_line
 from builder.build.stage import build_recipe, render_recipe
 from builder.diagnose.cures import note_verdict
 from builder.diagnose.stage import brief_lines, explain_verdict
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def make(source: RecipeFile, tools: Tools, *, frozen: bool = False) -> Verdict:
     """Go the whole road and return the verdict. With `frozen` a stale lock is an error, not resolved again."""
-    tools.console.heading(f"{source.recipe.name}: {source.recipe.description}")
+    tools.console.heading(": ".join(filter(None, (source.recipe.name, one_line(source.recipe.description)))))
     wished = check_recipe(source, tools.console)
     lock = locked_recipe(source) if frozen else lock_recipe(source, tools)
     findings = check_recipe(source, tools.console, lock=facts_of(lock), known=wished)
@@ -45,7 +46,7 @@ def prove(
     again: bool = False,
 ) -> Verdict:
     """Prove an image, say how it ended and, where that is bad, why."""
-    explain = partial(explain_verdict, source=source, locked=lock, store=tools.store)
+    explain = partial(explain_verdict, source=source, locked=lock, store=tools.store, warn=tools.console.warn)
     verdict = smoke_recipe(source, lock, image, tools, findings=findings, again=again, explain=explain)
     tools.console.verdict(verdict.result, verdict.cause)
     for line in brief_lines(verdict.diagnosis) if verdict.diagnosis else ():

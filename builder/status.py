@@ -114,7 +114,8 @@ def _colour(row: Status) -> str:
 
 
 def _checks(verdict: Verdict) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", title=f"\n{verdict.image_id}, {verdict.finished}")
+    made = f"\n{verdict.image_id}, {verdict.finished}"
+    table = Table(box=None, pad_edge=False, header_style="dim", title=made, title_justify="left")
     for heading in ("check", "outcome", "what was seen", "figures"):
         table.add_column(heading, overflow="fold")
     for check in verdict.checks:

@@ -67,16 +67,16 @@ class Store:
                 f"the store's path {str(root)!r} has {' '.join(unusable)!r} in it, which apt's settings cannot hold",
                 remedy='set ENVBUILD_STORE to a path without %, ", \\ and control characters',
             )
-        for name in FOLDERS:
-            try:
+        try:
+            for name in FOLDERS:
                 (root / name).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise unwritten(
-                    error,
-                    f"the store {root} cannot be written: {error.strerror}",
-                    remedy="set ENVBUILD_STORE to a folder that you can write",
-                ) from error
-        self._door = os.open(root / "locks" / DOOR, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._door = os.open(root / "locks" / DOOR, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise unwritten(
+                error,
+                f"the store {root} cannot be written: {error.strerror}",
+                remedy="set ENVBUILD_STORE to a folder that you can write",
+            ) from error
         weakref.finalize(self, os.close, self._door)
         self._lock(self._door, fcntl.LOCK_SH, "another process removes files from the store")
 

@@ -25,8 +25,9 @@ NVIDIA = Path("/dev/nvidiactl")  # made by the driver when it finds a GPU
 
 
 def pytest_configure() -> None:
-    """Take interrupts also where the whole run was started in the background: the programs under test inherit that."""
+    """Take interrupts also where the whole run was started in the background or by nohup: programs inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -15,7 +15,7 @@ from builder import process
 from builder.build import compile_source
 from builder.build.effort import LOW_SHARES, compile_user
 from builder.engine import ContainerRun, Exit, Mount
-from builder.errors import BuildFailedError
+from builder.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,21 +135,24 @@ def variables(job: WheelJob, jobs: int) -> dict[str, str]:
 
 
 def host_toolchain(python: str, requires: tuple[str, ...]) -> dict[str, Any]:
-    """Return the versions of what compiles on this machine; raise BuildFailedError for what is missing.
+    """Return the versions of what compiles on this machine; raise UsageError for a Python that does not.
 
     `requires` are the packages that the build asks of the Python.
     """
     names = sorted({*NEEDED, *requires})
     answer = process.run((python, "-c", _FACTS, *names), without=("PYTHONPATH",))
-    if answer.code != 0:
-        raise BuildFailedError(
-            f"{python} cannot be used to compile with", remedy="", evidence=tuple(answer.text.splitlines()[-10:])
-        )
-    facts: dict[str, Any] = json.loads(answer.stdout)
+    try:
+        facts: dict[str, Any] = json.loads(answer.stdout)
+    except ValueError:
+        raise UsageError(
+            f"--here: {python} cannot say what packages it has",
+            remedy="give a Python that has torch and `build`",
+            evidence=tuple(answer.text.splitlines()[-10:]),
+        ) from None
     missing = [name for name in names if facts[name] is None]
     if missing:
-        raise BuildFailedError(
-            f"{python} has no {', '.join(missing)}", remedy=f"{python} -m pip install {' '.join(missing)}"
+        raise UsageError(
+            f"--here: {python} has no {', '.join(missing)}", remedy=f"{python} -m pip install {' '.join(missing)}"
         )
     return {**facts, "nvcc": _version(_nvcc(), "--version"), "c++": _version("c++", "-dumpfullversion")}
 

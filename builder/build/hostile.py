@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from builder.build.venv import Venv
 
 BROKEN = "the wheel is broken: take another release of it, or build the package from source"
+MAX_PATH = 4095  # bytes: PATH_MAX of linux/limits.h, which counts a NUL
 _HOSTILE = "do not install this wheel; find out who made it"
 
 
@@ -54,6 +55,8 @@ def check_places(wheel: str, files: tuple[File, ...], venv: Venv) -> None:
         raise BuildFailedError(f"{wheel}: {min(replaced)} belongs to the environment, not to a wheel", remedy=_HOSTILE)
     if both := folders_above(paths) & (paths | taken):
         raise BuildFailedError(f"{wheel}: {min(both)} is both a file and a folder", remedy=BROKEN)
+    if longest := next((path for path in paths if len(path.encode()) > MAX_PATH), None):
+        raise BuildFailedError(f"{wheel}: {longest[:200]}… is a longer path than Linux has", remedy=_HOSTILE)
 
 
 def folders_above(paths: Iterable[str]) -> set[str]:

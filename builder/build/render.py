@@ -20,8 +20,17 @@ if TYPE_CHECKING:
     from builder.recipe.model import Recipe
 
 
+FILES = (
+    "Dockerfile",
+    "Dockerfile.toolchain",
+    "requirements.compiler.txt",
+    "requirements.toolchain.txt",
+    "requirements.txt",
+)
+
+
 def render_dockerfiles(recipe: Recipe, lock: Lock) -> dict[str, str]:
-    """Return the rendered files by name: the image's Dockerfile and, where something is compiled, the toolchain's."""
+    """Return the rendered files by name (of `FILES`): the image's and, where something is compiled, the toolchain's."""
     templates = _templates()
     built = sorted(name for name, package in recipe.stack.items() if package.from_source)
     values = {
@@ -74,7 +83,7 @@ def quoted(text: str) -> str:
 
 
 def write_dockerfiles(files: dict[str, str], folder: Path) -> tuple[str, ...]:
-    """Write the rendered files that differ and remove the rest; return the names that changed."""
+    """Write the rendered files that differ, remove those that are rendered no more; return the names that changed."""
     changed = stale_dockerfiles(files, folder)
     for name in changed:
         if name in files:
@@ -85,9 +94,13 @@ def write_dockerfiles(files: dict[str, str], folder: Path) -> tuple[str, ...]:
 
 
 def stale_dockerfiles(files: dict[str, str], folder: Path) -> tuple[str, ...]:
-    """Return the names of committed files that are not what the recipe and the lock render to."""
-    present = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*")} if folder.is_dir() else {}
-    return tuple(sorted(name for name in {*files, *present} if files.get(name) != present.get(name)))
+    """Return the names of committed files that are not what the recipe and the lock render to.
+
+    Files of other names beside them are a person's own: an editor's, say.
+    """
+    wanted = {name: text.encode() for name, text in files.items()}
+    present = {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
+    return tuple(sorted(name for name in {*wanted, *present} if wanted.get(name) != present.get(name)))
 
 
 def _requirements(wheels: Iterable[LockedWheel]) -> str:

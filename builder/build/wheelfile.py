@@ -134,7 +134,11 @@ def record_of(layout: WheelLayout, venv: Venv, byte_code: Iterable[str]) -> File
 
 def _first(error: Exception) -> str:
     issues = getattr(error, "issues", None)
-    return str(issues[0]) if issues else str(error) or type(error).__name__
+    if issues:
+        return str(issues[0])
+    if isinstance(error, AssertionError):
+        return "a script of entry_points.txt is not of the form MODULE:OBJECT"
+    return str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__
 
 
 def _lay_out(wheel: WheelInput, archive: zipfile.ZipFile, venv: Venv) -> WheelLayout:

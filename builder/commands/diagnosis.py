@@ -59,6 +59,7 @@ def diagnose(state: State, *, logs: tuple[Path, ...], recipe: Path | None, expla
 
 def _diagnosis(state: State, logs: tuple[Path, ...], recipe: Path | None) -> Diagnosis:
     from builder.diagnose import diagnose_files
+    from builder.diagnose.stage import findings_of
 
     if recipe is None:
         return diagnose_files(logs, findings=_findings(), warn=state.console.warn)
@@ -73,7 +74,7 @@ def _diagnosis(state: State, logs: tuple[Path, ...], recipe: Path | None) -> Dia
         recipe=source.recipe,
         lock=read_lock(workspace_of(source).lock, source.recipe.name),
         target=find_target(source.recipe.target.gpu).capability,
-        findings=_findings(),
+        findings=findings_of(source),
         warn=state.console.warn,
     )
 

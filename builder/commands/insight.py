@@ -82,8 +82,8 @@ def _sizes(state: State, recipes: tuple[Path, ...]) -> int:
 def diff(state: State, *, a: str, b: str) -> int:
     """Show what differs between A and B: packages, versions and sizes; of images also layers and settings.
 
-    Each is a recipe (its lock), the folder of a lock, a recipe's lock at a git revision (REV:recipes/x.yaml), or an
-    image of the local engine.
+    Each is a recipe (its lock), the folder of a lock, either at a git revision (REV:recipes/x.yaml), or an image of the
+    local engine.
     """
     from builder.compare.comparison import compare
     from builder.compare.operands import read_operand

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from builder.tools import Tools
 
 RECIPE_SUFFIXES = (".yaml", ".yml")
-FORMS = "give a recipe, the folder of a lock, REV:recipes/x.yaml, or an image of the local engine"
+FORMS = "give a recipe, the folder of a lock, REV:recipes/x.yaml, REV:lockfiles/x, or an image of the local engine"
+_PORT = re.compile("[0-9]+")  # what stands there in the reference of an image: host:5000/team/image
 
 
 def read_operand(name: str, tools: Tools, root: Path = Path()) -> Side:
@@ -40,6 +42,9 @@ def read_operand(name: str, tools: Tools, root: Path = Path()) -> Side:
         if not colon:
             raise UsageError(f"{name}: no such recipe", remedy=FORMS)
         return lock_side(name, recipe_at(revision, inside, root)[1])
+    before, slash, _ = inside.partition("/")
+    if slash and not _PORT.fullmatch(before):
+        return lock_side(name, folder_lock_at(revision, inside, root))
     facts = tools.engine.image_facts(name)
     if facts is None:
         raise UsageError(f"{name} is no file, no folder and no image of the local engine", remedy=FORMS)
@@ -51,6 +56,16 @@ def folder_lock(folder: Path) -> Lock:
     lock = read_lock(folder, folder.resolve().name)
     if lock is None:
         raise UsageError(f"{folder}: no lock in this folder", remedy=FORMS)
+    return lock
+
+
+def folder_lock_at(revision: str, folder: str, root: Path) -> Lock:
+    """Return the lock in a folder as it was at a revision of its repository; raise UsageError if there was none."""
+    place, path = f"{revision}:{folder}", (root / folder).absolute()
+    _check_revision(revision, path)
+    lock = parse_lock(lambda file: _blob(revision, path / file), place=place, name=path.name)
+    if lock is None:
+        raise UsageError(f"{place}: no lock in this folder at that revision", remedy=FORMS)
     return lock
 
 

@@ -8,11 +8,9 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import TYPE_CHECKING
 
-import yaml
-from pydantic import ValidationError
-
 from builder.diagnose.pattern import pattern_of
 from builder.diagnose.schema import KnowledgeFile
+from builder.document import read_yaml_bytes
 from builder.errors import InvalidDocumentError
 
 if TYPE_CHECKING:
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
 
     from builder.diagnose.pattern import Pattern
     from builder.diagnose.schema import ClassAbout, Finding
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +101,7 @@ def built_in() -> Knowledge:
     """Return the knowledge that comes with envbuild."""
     folder = resources.files("builder.diagnose") / "knowledge"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".yaml"))
-    return _checked(tuple(_parse((folder / name).read_text("utf-8"), source=name) for name in names))
+    return _checked(tuple(_parse((folder / name).read_bytes(), source=name) for name in names))
 
 
 def knowledge_with(findings: Path | None) -> Knowledge:
@@ -116,20 +112,13 @@ def knowledge_with(findings: Path | None) -> Knowledge:
     known = built_in()
     if findings is None or not findings.is_dir():
         return known
-    own = tuple(_parse(path.read_text("utf-8"), source=str(path)) for path in sorted(findings.glob("*.yaml")))
+    own = tuple(_parse(path.read_bytes(), source=str(path)) for path in sorted(findings.glob("*.yaml")))
     return _checked((*known.files, *own)) if own else known
 
 
-def _parse(text: str, *, source: str) -> KnowledgeFile:
-    try:
-        data = yaml.load(text, Loader=_LOADER)  # noqa: S506 - one of yaml's safe loaders
-        return KnowledgeFile.model_validate_json(json.dumps(data or {}))
-    except yaml.YAMLError as error:
-        raise InvalidDocumentError(f"{source}: not YAML: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InvalidDocumentError(f"{source}: {place}: {first['msg']}") from None
+def _parse(data: bytes, *, source: str) -> KnowledgeFile:
+    plain = read_yaml_bytes(data, source=source)
+    return KnowledgeFile.from_json(json.dumps({} if plain is None else plain, default=str), source=source, remedy="")
 
 
 def _checked(files: tuple[KnowledgeFile, ...]) -> Knowledge:

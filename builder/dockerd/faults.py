@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 from errno import ENOSPC
+from http.client import HTTPException
 from typing import TYPE_CHECKING
 
 from docker.errors import APIError, DockerException
@@ -21,7 +22,8 @@ MAKE_ROOM = "make room: `envbuild gc`, `docker image prune`, `docker builder pru
 
 _START = "start it: `systemctl start docker`, or `dockerd` as root where there is no systemd"
 _LOOK = "see whether it still runs: `docker version`, `journalctl -u docker`"
-_ADVICE: tuple[tuple[type[OSError], str, str], ...] = (
+_BROKEN = "it broke the connection off, as an engine does that stops"
+_ADVICE: tuple[tuple[type[Exception], str, str], ...] = (
     (
         FileNotFoundError,
         "no engine runs: its socket does not exist",
@@ -35,6 +37,8 @@ _ADVICE: tuple[tuple[type[OSError], str, str], ...] = (
     ),
     (TimeoutError, "it does not answer in time", "look at `journalctl -u docker`, then `systemctl restart docker`"),
     (socket.gaierror, "its host name is unknown", "correct DOCKER_HOST"),
+    (ConnectionError, _BROKEN, _LOOK),
+    (HTTPException, _BROKEN, _LOOK),
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from builder.build.environment import one_line
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -41,7 +43,7 @@ def definition(recipe: Recipe, lock: Lock, image: BuiltImage, *, path: Path, arc
         bootstrap="docker-daemon" if archive is None else "oci-archive",
         origin=image.reference if archive is None else archive,
         name=recipe.name,
-        description=recipe.description or "an inference stack",
+        description=one_line(recipe.description) or "an inference stack",
         image_id=image.image_id,
         manifest_digest=image.manifest_digest,
         lock=lock.digest,

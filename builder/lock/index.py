@@ -196,12 +196,15 @@ def _in_files(config: Path, home: Path, environment: Mapping[str, str]) -> Itera
 
 
 def _of_uv(path: Path) -> str | None:
+    remedy = "correct uv's configuration file"
     try:
         plain = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ResolveError(f"{path}: {error}", remedy="correct uv's configuration file") from None
-    named = (index["url"] for index in plain.get("index", ()) if index.get("default"))
-    found = next(named, None) or plain.get("index-url") or plain.get("pip", {}).get("index-url")
+        named = (index["url"] for index in plain.get("index", ()) if index.get("default"))
+        found = next(named, None) or plain.get("index-url") or plain.get("pip", {}).get("index-url")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ResolveError(f"{path}: {error}", remedy=remedy) from None
+    except (AttributeError, KeyError, TypeError):
+        raise ResolveError(f"{path}: `index` or `pip` does not have the form that uv reads", remedy=remedy) from None
     return None if found is None else str(found)
 
 
@@ -209,8 +212,9 @@ def _of_pip(path: Path) -> str | None:
     parser = configparser.RawConfigParser()
     try:
         parser.read(path, encoding="utf-8")
-    except configparser.Error as error:
-        raise ResolveError(f"{path}: {error}", remedy="correct pip's configuration file") from None
+    except (configparser.Error, UnicodeDecodeError) as error:
+        said = " ".join(str(error).split())
+        raise ResolveError(f"{path}: {said}", remedy="correct pip's configuration file") from None
     return next(
         (parser[name]["index-url"] for name in ("install", "global") if parser.has_option(name, "index-url")), None
     )

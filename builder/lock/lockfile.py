@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import yaml
-
-from builder.document import key_of, sha256_bytes
+from builder.document import key_of, read_yaml_bytes, sha256_bytes
 from builder.errors import InvalidDocumentError, StaleLockError
 from builder.lock.model import Lock, LockFile
 from builder.lock.pylock import read_pylock
@@ -42,10 +40,7 @@ def parse_lock(read: Callable[[str], bytes | None], *, place: str, name: str) ->
     data = read(LOCK)
     if data is None:
         return None
-    try:
-        plain = yaml.load(data, Loader=yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        raise InvalidDocumentError(f"{place}/{LOCK}: {str(error).splitlines()[0]}", remedy=_RELOCK) from None
+    plain = read_yaml_bytes(data, source=f"{place}/{LOCK}", remedy=_RELOCK)
     file = LockFile.from_json(json.dumps(plain, default=str), source=f"{place}/{LOCK}")
     pylocks = {name: _proven(read(name), expected, f"{place}/{name}") for name, expected in file.python.items()}
     wheels = {name: read_pylock(text, source=f"{place}/{name}") for name, text in pylocks.items()}

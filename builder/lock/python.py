@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import InvalidDocumentError
 from builder.lock.choice import chosen_wheels, locked_wheels, refuse_other_index
-from builder.lock.extras import declared_requirements, with_extras
+from builder.lock.extras import declared_requirements, refuse_unknown_extras, with_extras
 from builder.lock.index import mirrored
 from builder.lock.needs import asked_extras
 from builder.lock.pylock import write_pylock
@@ -56,6 +56,7 @@ def resolve_wheels(
         indexes=indexes,
         as_of=recipe.as_of,
         preferred=preferred,
+        extras={canonicalize_name(name): package.extras for name, package in recipe.stack.items()},
     )
 
 
@@ -70,12 +71,14 @@ def resolve_python(
     indexes: Mapping[str, Index] | None = None,
     as_of: str | None = None,
     preferred: Iterable[LockedWheel] = (),
+    extras: Mapping[str, Iterable[str]] | None = None,
 ) -> tuple[LockedWheel, ...]:
     """Return one wheel for each package that some requirements need on a target, by name.
 
     `overrides` are requirements that replace all others of their package, but for the extras; `excluded` packages are
-    left out; `as_of` is an ISO date after which no file counts. Raise ResolveError, with uv's explanation as evidence,
-    if there is no answer. Files whose size the index does not say are fetched into the store.
+    left out; `as_of` is an ISO date after which no file counts; a wheel must have the `extras` of its package. Raise
+    ResolveError, with uv's explanation as evidence, if there is no answer. Files whose size the index does not say are
+    fetched into the store.
     """
     question = Question(
         requirements=tuple(sorted(requirements)),
@@ -89,6 +92,7 @@ def resolve_python(
         return ()
     chosen = _chosen(question, write_pylock(preferred, python=target.python), store, settings)
     refuse_other_index(chosen, question.requirements, question.indexes)
+    refuse_unknown_extras(chosen, extras or {}, question.indexes, store, settings)
     return locked_wheels(chosen, question.indexes, store, settings)
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from uv import find_uv_bin
@@ -119,7 +119,7 @@ def uv_files(question: Question) -> dict[str, str]:
 
 def end_of_day(day: str) -> str:
     """Return the moment (RFC 3339, UTC) after an ISO date: uv itself would end the day in the machine's time zone."""
-    return datetime.combine(date.fromisoformat(day) + timedelta(days=1), time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{date.fromisoformat(day) + timedelta(days=1)}T00:00:00Z"
 
 
 def explanation(stderr: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,10 @@ from builder.matrix.grid import MAX_CELLS, names
 from builder.matrix.variant import axis_path, edited, own_value
 from builder.preflight.examine import preflight
 from builder.recipe.source import read_recipe
-from builder.recipe.targets import find_target
+from builder.recipe.targets import find_target, targets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from builder.matrix.grid import Expectation, MatrixFile
@@ -75,7 +76,18 @@ def cells_of(file: MatrixFile) -> tuple[Cell, ...]:
     unused = [axis for axis in matrix.axes if axis not in used]
     if unused:
         raise file.error(("axes", unused[0]), "no cell has this axis")
+    _check_runners(file, found.values())
     return tuple(found.values())
+
+
+def _check_runners(file: MatrixFile, cells: Iterable[Cell]) -> None:
+    """Raise InvalidDocumentError for labels of what no cell has: they would be given to no job."""
+    known = {"default", *targets(), *(cell.source.recipe.name for cell in cells)}
+    for name in file.matrix.runners:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            advice = f" (did you mean {near[0]}?)" if near else ""
+            raise file.error(("runners", name), f"neither a recipe of this matrix, nor a GPU, nor `default`{advice}")
 
 
 def find_cells(cells: tuple[Cell, ...], wanted: tuple[str, ...]) -> tuple[Cell, ...]:
@@ -152,6 +164,7 @@ def _edits(
 ) -> dict[str, Value]:
     """Return what the values change in the recipe; an axis that only names the recipe changes nothing."""
     edits: dict[str, Value] = {}
+    axes: dict[str, str] = {}
     named = set(_FIELD.findall(file.matrix.recipe))
     for axis, value in values.items():
         if axis in named:
@@ -162,6 +175,9 @@ def _edits(
             path = _SHORT.get(axis) or axis_path(source.recipe, axis)
         except UsageError as error:
             raise file.error(where, error.message.removeprefix(f"--axis {axis}: ")) from None
+        if path in axes:
+            raise file.error(where, f"changes {path}, as the axis {axes[path]} does")
+        axes[path] = axis
         if own_value(source.recipe, path) != value:
             if not isinstance(value, str) and not path.startswith("serve."):
                 written = file.read.written.get(where, value)

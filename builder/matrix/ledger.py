@@ -71,7 +71,7 @@ def standing_of(before: Outcome | None, after: Outcome) -> Standing:
 
 def edits_text(edits: Mapping[str, Choice]) -> str:
     """Return edits in one line, paths without their root where that says nothing."""
-    return ", ".join(f"{_short(path)}={_shown(value)}" for path, value in edits.items()) or "as it is"
+    return ", ".join(f"{_short(path)}={_shown(value)}" for path, value in edits.items())
 
 
 def row_line(row: Row) -> str:

@@ -64,7 +64,8 @@ class Search:
                 return self._end("unverified", outcome.cause)
             if outcome.result == "good":
                 edits = self._smallest(proposal.edits) if smallest else dict(proposal.edits)
-                return self._end("good", f"good with {edits_text(edits)}", edits)
+                sentence = f"with {edits_text(edits)}" if edits else "the recipe as it is"
+                return self._end("good", sentence, edits)
 
     def _propose(self, *, builds: bool) -> Proposal | None:
         """Return what to run next: given axes are gone through, proposed edits only while they change something."""

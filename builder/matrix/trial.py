@@ -152,7 +152,7 @@ def prove_locked(
         if error.log is None:
             raise
         return _of_error(error, "unbuildable", variant).model_copy(update={"lock_digest": locked.digest, "built": True})
-    explain = partial(explain_verdict, source=variant, locked=locked, store=tools.store)
+    explain = partial(explain_verdict, source=variant, locked=locked, store=tools.store, warn=tools.console.warn)
     verdict = smoke_recipe(placed, locked, image, tools, findings=findings, explain=explain)
     diagnosis = diagnose_verdict(verdict, variant, locked, tools.store)
     return _of_verdict(verdict, diagnosis).model_copy(update={"built": built})

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from builder.errors import InvalidDocumentError, UsageError
 from builder.matrix.strategy import Factor
+from builder.recipe.complaints import sentence_about
 from builder.recipe.model import Recipe
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ def edited(source: RecipeFile, edits: Mapping[str, Choice]) -> RecipeFile:
     try:
         recipe = Recipe.model_validate_json(json.dumps(plain))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InvalidDocumentError(f"{source.path}: {place}: {first['msg']}", remedy="") from None
+        sentence = sentence_about(error.errors()[0], plain)
+        raise InvalidDocumentError(f"{source.path}: {sentence}", remedy="") from None
     return replace(source, recipe=recipe)
 
 
@@ -88,6 +88,11 @@ def axis_path(recipe: Recipe, name: str) -> str:
         return name
     if (package := _own_name(recipe.stack, name)) is not None:
         return f"stack.{package}.{'commit' if recipe.stack[package].git else 'version'}"
+    root = name.partition(".")[0]
+    if root in {field.alias or key for key, field in Recipe.model_fields.items()}:
+        raise UsageError(
+            f"--axis {name}: no axis changes `{root}`", remedy=f"an axis is below one of {', '.join(_ROOTS)}"
+        )
     if recipe.serve is None:
         raise UsageError(
             f"--axis {name}: the recipe has no package {name!r} and no `serve`",

@@ -110,6 +110,8 @@ def _work(
     os.dup2(words.fileno(), sys.stderr.fileno())
     words.close()
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
+        signal.signal(signal.SIGHUP, _interrupt)
     console = Console(verbose=verbose)
     tools = Tools(
         settings=settings,

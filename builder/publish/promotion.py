@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from builder.build.layout import opened_layout
 from builder.errors import NotVerifiedError
+from builder.places import refuse_taken
 from builder.publish.aliases import age_of_published
 from builder.publish.cosign_tags import copy_signature, put_attestations
 from builder.publish.examination import examine_image
@@ -97,9 +98,12 @@ def promote_image(
 
     Both are references, or `oci:` and the path of a layout. In a registry the image gets the tag of `place`, else that
     of `name`, if one of them has one. `options` are how a person gives signer and policy to a command. Raises
-    NotVerifiedError before anything is written, or RegistryError.
+    NotVerifiedError before anything is written, UsageError before anything is read where a layout's place is taken, or
+    RegistryError.
     """
     target = None if place.startswith(LAYOUT) else parse_reference(place)
+    if target is None:
+        refuse_taken([Path(place.removeprefix(LAYOUT))])
     near = target is not None and name.partition("/")[0] == target.repository.registry
     with open_source(name, tools.settings, None if near else tools.store) as source:
         examined = examine_source(source, proof, policy, tools.console)

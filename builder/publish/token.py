@@ -106,3 +106,5 @@ def _pin(fields: Mapping[str, str], environment: Mapping[str, str]) -> str | Non
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise UsageError(f"the PIN cannot be read from {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"the PIN cannot be read from {path}: it is not UTF-8 text") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.recipe.model import FORMS, Recipe
 from builder.recipe.targets import find_nearest_target, targets
-from builder.recipe.yaml_text import Complaint, dotted
+from builder.recipe.yaml_text import Complaint, YamlText, dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from builder.document import Document
-    from builder.recipe.yaml_text import Location, YamlText
+    from builder.recipe.yaml_text import Location
 
 _LIST = "a list is needed: `[a, b]`, or lines that begin with `- `"
 _MAPPING = "a mapping is needed: lines of `key: value`"
@@ -46,6 +46,8 @@ def complaints_of(
     for detail in errors:
         location = _place_of(detail, read)
         if any(location[: len(faulty)] == faulty for faulty in seen):
+            continue
+        if detail["type"] == "too_short" and _value_at(read.data, location):  # its entries are wrong, each in its place
             continue
         seen.add(location)
         yield complaint_at(location, _sentence(detail, location, read, model), read)
@@ -77,6 +79,12 @@ def _day_complaints(day: Any, read: YamlText) -> Iterator[Complaint]:  # noqa: A
     if ahead:
         advice = f"nobody knows yet what will be published; the latest day to take is today, {today}"
         yield complaint_at(("as-of",), f"{day} is in the future: {advice}", read)
+
+
+def sentence_about(detail: ErrorDetails, data: Any) -> str:  # noqa: ANN401 - what a recipe says
+    """Return `path: what is wrong` of a recipe that stands in no file; `data` is what it says."""
+    location: Location = tuple(part for part in detail["loc"] if part != "[key]")
+    return f"{dotted(location)}: {_sentence(detail, location, YamlText(data=data, places={}), Recipe)}"
 
 
 def complaint_at(location: Location, message: str, read: YamlText) -> Complaint:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import date
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+from packaging import requirements
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -51,6 +53,13 @@ Name = Annotated[
     ),
     Field(max_length=80),
 ]
+ProjectName = Annotated[
+    str,
+    _text(
+        r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
+        "a package's name: letters, digits, `-`, `_` and `.`, with a letter or digit at both ends",
+    ),
+]
 DebianName = Annotated[
     str,
     _text(
@@ -61,7 +70,7 @@ DebianName = Annotated[
 Version = Annotated[
     str,
     _text(
-        r"^[0-9]+(\.[0-9]+)*([a-z]+[0-9]*)?(\.?(post|dev)[0-9]+)?(\+[a-z0-9.]+)?$",
+        r"^[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.?post[0-9]+)?(\.?dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?$",
         "one exact version, such as '2.9.1' or '0.5.12.post1' (no range, no leading v)",
     ),
 ]
@@ -82,6 +91,21 @@ def _real_day(text: str) -> str:
     return text
 
 
+def _requirement(text: str) -> str:
+    try:
+        requirements.Requirement(text)
+    except requirements.InvalidRequirement:
+        raise ValueError(f"{text!r} is no requirement, such as 'einops' or 'torch>=2.9' (PEP 508)") from None
+    return text
+
+
+def _place_in_source(text: str) -> str:
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{text!r} leaves the source; give a path from its root")
+    return text
+
+
 def _image_reference(text: str) -> str:
     try:
         reference = parse_reference(text)
@@ -93,13 +117,22 @@ def _image_reference(text: str) -> str:
 
 
 ImageReference = Annotated[str, AfterValidator(_image_reference)]
+Requirement = Annotated[str, AfterValidator(_requirement)]
+PlaceInSource = Annotated[str, AfterValidator(_place_in_source)]
 
 Date = Annotated[
     str,
     _text(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", "a day as year-month-day, such as 2026-06-30"),
     AfterValidator(_real_day),
 ]
-Size = Annotated[str, _text(r"^[0-9]+[mg]$", "a size in mebibytes or gibibytes, such as '512m' or '8g'")]
+Size = Annotated[str, _text(r"^[1-9][0-9]{0,6}[mg]$", "a size in mebibytes or gibibytes, such as '512m' or '8g'")]
+Variable = Annotated[
+    str,
+    _text(r"^[A-Za-z_][A-Za-z0-9_]*$", "a variable's name: letters, digits and `_`, with no digit at its start"),
+]
+Option = Annotated[
+    str, _text(r"^-{0,2}[A-Za-z0-9][A-Za-z0-9_.-]*$", "an option's name: letters, digits, `-`, `_` and `.`")
+]
 Sentence = Annotated[str, Field(min_length=8)]
 
 
@@ -153,7 +186,7 @@ class Index(Document):
     """A package index besides the default one, and the packages that come from it and from nowhere else."""
 
     url: Annotated[str, AfterValidator(_index_address), _says("the address of the index (PEP 503)")]
-    packages: Annotated[tuple[str, ...], _list("the packages that come from it, and only from it", least=1)]
+    packages: Annotated[tuple[ProjectName, ...], _list("the packages that come from it, and only from it", least=1)]
 
 
 def _claimed_once(indexes: dict[str, Index]) -> dict[str, Index]:
@@ -173,7 +206,7 @@ class Fix(Document):
 
     id: Annotated[str, _says("what people call it, such as sglang#14311")]
     commit: Annotated[Commit | None, _says("a commit that must be in the history")] = None
-    file: Annotated[str | None, _says("a file of the source that shows the change")] = None
+    file: Annotated[PlaceInSource | None, _says("a file of the source that shows the change")] = None
     contains: Annotated[str | None, _says("the text that the file must contain")] = None
 
     @model_validator(mode="after")
@@ -193,12 +226,14 @@ class BuildSettings(Document):
     """How a package is compiled, where the target and the package's own data do not say it already."""
 
     archs: Annotated[tuple[Capability, ...], _list("compute capabilities to compile for (default: the target's)")] = ()
-    requires: Annotated[tuple[str, ...], _list("packages that the compilation needs besides those it declares")] = ()
+    requires: Annotated[
+        tuple[Requirement, ...], _list("packages that the compilation needs besides those it declares")
+    ] = ()
     dependencies: Annotated[
-        tuple[str, ...] | None,
+        tuple[Requirement, ...] | None,
         _says("what the finished package needs, where its source leaves that to code or says it wrongly", strict=False),
     ] = None
-    env: Annotated[dict[str, str], _says("environment variables of the compilation")] = {}
+    env: Annotated[dict[Variable, str], _says("environment variables of the compilation")] = {}
 
 
 def _short_form(value: Any) -> Any:  # noqa: ANN401 - what YAML gives
@@ -215,7 +250,7 @@ class Package(Document):
     version: Annotated[Version | None, _says("a released version")] = None
     git: Annotated[str | None, AfterValidator(_git_address), _says("the address of a git repository")] = None
     commit: Annotated[Commit | None, _says("the commit of the git repository, by its full hash")] = None
-    subdirectory: Annotated[str | None, _says("the folder of the repository that holds the package")] = None
+    subdirectory: Annotated[PlaceInSource | None, _says("the folder of the repository that holds the package")] = None
     patches: Annotated[tuple[str, ...], _list("patch files beside the recipe, applied in this order")] = ()
     fixes: Annotated[tuple[Fix, ...], _list("changes that the fetched source must contain")] = ()
     path: Annotated[str | None, _says("a source folder beside the recipe")] = None
@@ -286,10 +321,10 @@ class Serve(Document):
     engine: Annotated[Literal["sglang", "vllm", "transformers"], _says("the program that serves the model")]
     model: Annotated[str | None, _says("the checkpoint, by its public name or its folder")] = None
     args: Annotated[
-        dict[str, Argument],
+        dict[Option, Argument],
         _says("the server's options without the leading dashes; true for one that takes no value"),
     ] = {}
-    env: Annotated[dict[str, str], _says("environment variables of the server")] = {}
+    env: Annotated[dict[Variable, str], _says("environment variables of the server")] = {}
     shm_size: Annotated[Size | None, _says("the container's /dev/shm, such as '8g'", alias="shm-size")] = None
     ipc: Annotated[Literal["host", "private"] | None, _says("the container's IPC namespace")] = None
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pty
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 import builder
 from builder.cli import COMMANDS, cli, command_path, run
 from builder.commands.reference import REFERENCE_PATH, command_reference
-from builder.errors import EngineError, ExitCode, UsageError
+from builder.errors import EngineError, ExitCode, ResolveError, UsageError
 from builder.machine import examine_machine
 from builder.preflight.doctor import engine_disk
 from builder.process import run as run_program
@@ -60,6 +62,80 @@ def in_a_process(*arguments: str) -> tuple[int, str, set[str]]:
     ended = run_program([sys.executable, "-c", program, *arguments], environment={"PYTHONPATH": str(PROJECT)})
     output, _, modules = ended.stdout.decode().rstrip().rpartition("\n")
     return ended.code, output, set(modules.split())
+
+
+WAITING = """
+import sys, time
+from builder import cli
+@cli.cli.command()
+def wait():
+    sys.stderr.write("ready\\n")
+    sys.stderr.flush()
+    time.sleep(60)
+sys.argv = ["envbuild", "wait"]
+cli.main()
+"""
+
+
+def test_a_terminal_that_is_closed_ends_a_command_as_ctrl_c_does() -> None:
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ["PYTHONPATH"] = str(PROJECT)
+        os.execv(sys.executable, [sys.executable, "-c", WAITING])
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(terminal, 1024)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize("command", ["--help", "schema", "status --json", "diagnose --explain disk-full"])
+def test_a_command_that_nobody_reads_ends_in_silence(command: str) -> None:
+    program = "import sys; from builder.cli import main; sys.argv = ['envbuild', *sys.argv[1:]]; main()"
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", program, *command.split()],
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            check=False,
+        )
+    finally:
+        os.close(theirs)
+    assert (ended.returncode, ended.stderr) == (ExitCode.UNHEARD, b"")
+
+
+def test_a_command_that_fails_beside_broken_findings_says_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVBUILD_INDEX_URL", "nonsense")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "x.yaml").write_text(RECIPE.format(gpu="rtx-5090"))
+    (tmp_path / "findings").mkdir()
+    (tmp_path / "findings" / "own.yaml").write_text("findings: [")
+    assert run(["lock", "--json", str(tmp_path / "recipes" / "x.yaml")]) == ResolveError.exit_code
+    said = capsys.readouterr()
+    assert "own.yaml:2:1: did not find expected node content" in said.err
+    assert json.loads(said.out)["error"]["exit_code"] == ResolveError.exit_code
+
+
+def test_diagnose_reads_the_findings_of_the_recipes_own_project(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipes").mkdir()
+    recipe = tmp_path / "recipes" / "x.yaml"
+    recipe.write_text(RECIPE.format(gpu="rtx-5090"))
+    (tmp_path / "findings").mkdir()
+    (tmp_path / "findings" / "own.yaml").write_text(
+        "classes: {frobnicator-jammed: {title: the frobnicator jammed, about: it jams when it runs fast}}\n"
+        "findings: [{name: frobnicator-jammed, class: frobnicator-jammed, cause: it jammed, confidence: 0.9,\n"
+        "  all: [{lines: ['frobnicator jammed']}], remedy: run it slower}]\n"
+    )
+    (tmp_path / "log").write_text("RuntimeError: frobnicator jammed\n")
+    assert run(["diagnose", "--recipe", str(recipe), str(tmp_path / "log")]) == ExitCode.DONE
+    assert "frobnicator-jammed" in capsys.readouterr().out
 
 
 def test_check_imports_nothing_that_it_does_not_need() -> None:
@@ -686,6 +762,12 @@ def test_an_interpreter_that_says_nothing_is_bad_whatever_its_empty_log_tells(
     assert code == ExitCode.BAD
     assert "the probe ended without a report" in said
     assert "error" not in said
+
+
+@pytest.mark.parametrize("program", ["/bin/true", "/bin/sh"])
+def test_an_interpreter_that_is_none_compiles_nothing(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["wheels", QUICKSTART, "--here", program]) == UsageError.exit_code
+    assert f"--here: {program} cannot say what packages it has" in capsys.readouterr().err
 
 
 def test_an_interpreter_that_is_not_there_compiles_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,6 +167,8 @@ def test_a_revision_shows_the_lock_that_a_recipe_had(project: Path, tools: Tools
         "python: - numpy 2.0",
     ]
     assert seen("HEAD:recipes/x.yaml", "recipes/x.yaml", tools, project).same
+    assert seen("HEAD~1:lockfiles/x", "HEAD~1:recipes/x.yaml", tools, project).same
+    assert not seen("HEAD~1:lockfiles/x", "lockfiles/x", tools, project).same
 
 
 def test_a_revision_is_one_of_the_repository_that_the_recipe_lies_in(
@@ -193,6 +195,8 @@ def test_a_revision_that_is_not_there_or_has_no_lock_is_refused(project: Path, t
         read_operand("nowhere:recipes/x.yaml", tools, project)
     with pytest.raises(UsageError, match=r"no such file at that revision"):
         read_operand("HEAD:recipes/z.yaml", tools, project)
+    with pytest.raises(UsageError, match=r"^HEAD:lockfiles/y: no lock in this folder at that revision"):
+        read_operand("HEAD:lockfiles/y", tools, project)
     with pytest.raises(StaleLockError, match=r"there was no lock in .*/lockfiles/y"):
         read_operand("HEAD:recipes/y.yaml", tools, project)
     with pytest.raises(InvalidDocumentError, match=r"^HEAD:recipes/bad\.yaml:1:1: base: missing"):
@@ -209,6 +213,8 @@ def test_what_is_nothing_is_refused_without_asking_the_engine_where_it_looks_lik
         read_operand("recipes", tools, project)
     with pytest.raises(UsageError, match="nope:latest is no file, no folder and no image"):
         read_operand("nope:latest", tools, project)
+    with pytest.raises(UsageError, match="nope:5000/x is no file, no folder and no image"):
+        read_operand("nope:5000/x", tools, project)
 
 
 def test_a_recipe_without_a_lock_is_refused_and_one_with_a_stale_lock_is_named(

@@ -13,7 +13,7 @@ import pytest
 from rich.table import Table
 
 import builder
-from builder.console import Console
+from builder.console import Console, InnerConsole, Step
 from builder.errors import UsageError
 from builder.process import run as run_program
 
@@ -101,9 +101,31 @@ def test_a_table_in_a_pipe_has_no_spaces_at_the_ends_of_its_lines(capsys: pytest
     assert [line for line in lines if line != line.rstrip()] == []
 
 
+def test_a_table_shows_what_programs_said_as_they_said_it(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("why", box=None)
+    table.add_row("[/usr/bin] closes [red] :smile:")
+    Console().show(table)
+    assert "[/usr/bin] closes [red] :smile:" in capsys.readouterr().out
+
+
 def test_a_document_is_whole_where_the_terminal_knows_few_characters() -> None:
     ended = run_program(
         [sys.executable, "-c", "from builder.console import Console; Console().document({'a': '→ é 🙂'})"],
         environment={"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(builder.__file__).parents[1])},
     )
     assert json.loads(ended.stdout) == {"a": "→ é 🙂"}
+
+
+def test_what_is_shown_beside_a_step_is_the_text_as_it_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown: list[str] = []
+    outer = Step("run 1", None)
+    monkeypatch.setattr(Step, "detail", lambda _self, text: shown.append(text))
+    inner = InnerConsole(outer)
+    inner.warn("no such place: [/usr/bin]")
+    inner.error(UsageError("closed [/bold] and [red]"))
+    with inner.step("work [/x]"):
+        pass
+    assert shown[0] == "! no such place: [/usr/bin]"
+    assert shown[1] == "error: closed [/bold] and [red]"
+    assert shown[-1] == "work [/x]"

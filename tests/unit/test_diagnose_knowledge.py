@@ -172,11 +172,14 @@ findings:
         ("classes: {a: {title: a short title, about: some words}, color: 3}", "own.yaml: classes.color"),
         ("signals: {s: [tiny]}", "own.yaml: signals.s.0: Value error, 'tiny': needs 7 literal characters"),
         ("failures: ['@missing ref']", "no signal is called @missing ref"),
-        ("a: [", "own.yaml: not YAML"),
+        ("classes: [", "own.yaml:2:1: did not find expected node content"),
+        ("[]", "own.yaml: Input should be an object"),
+        ("findings: [{name: 2026-01-01, 2026-01-01: x}]", "own.yaml: findings.0.class: Field required"),
+        ("name: \udcff", "own.yaml: unacceptable character"),
     ],
 )
 def test_a_file_of_findings_that_is_not_valid_names_the_place(tmp_path: Path, text: str, complaint: str) -> None:
-    (tmp_path / "own.yaml").write_text(text)
+    (tmp_path / "own.yaml").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(InvalidDocumentError) as error:
         knowledge_with(tmp_path)
     assert complaint in error.value.message

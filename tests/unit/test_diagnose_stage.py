@@ -12,7 +12,7 @@ from builder.cli import run
 from builder.diagnose import diagnose
 from builder.diagnose.cures import edits_between, finding_of, note_verdict, offer_of, save_offer
 from builder.diagnose.diagnosing import diagnose_files
-from builder.diagnose.stage import brief_lines, diagnose_error, explain_verdict, recipe_at
+from builder.diagnose.stage import brief_lines, diagnose_error, diagnose_verdict, explain_verdict, recipe_at
 from builder.engine import Exit
 from builder.errors import BuildFailedError, InvalidDocumentError, ResolveError, StaleLockError
 from builder.lock.model import Lock
@@ -99,6 +99,23 @@ def test_a_lock_that_finds_no_network_is_not_explained_by_what_servers_say() -> 
     assert (
         diagnose_error(ResolveError("stack.x: the repository cannot be had", remedy="", evidence=(said,)), None) is None
     )
+
+
+@pytest.mark.parametrize("findings", [b"findings: [", b"\xff\xfe{", None])
+def test_findings_that_cannot_be_read_are_named_and_hide_neither_the_failure_nor_its_cause(
+    tmp_path: Path, store: Store, findings: bytes | None
+) -> None:
+    source = recipe(tmp_path)
+    own = tmp_path / "findings" / "own.yaml"
+    own.parent.mkdir()
+    own.mkdir() if findings is None else own.write_bytes(findings)
+    warnings: list[str] = []
+    by_error = diagnose_error(BuildFailedError("no space left on device"), source, warn=warnings.append)
+    by_verdict = diagnose_verdict(verdict(store, NAN), source, no_lock(source), store, warn=warnings.append)
+    assert by_error is not None
+    assert by_verdict is not None
+    assert (by_error.causes[0].kind, by_verdict.causes[0].kind) == ("disk-full", "non-finite-logits")
+    assert [str(own) in warning for warning in warnings] == [True, True]
 
 
 def test_a_lock_that_cannot_be_read_does_not_hide_the_error_that_said_so(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from docker import APIClient
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from builder.diagnose.stage import diagnose_error
 from builder.dockerd.capture import LINE_BYTES, BoundedLog, Frames, Lines
 from builder.dockerd.client import DockerEngine, connect
 from builder.dockerd.containers import is_leftover
@@ -101,6 +103,38 @@ def test_a_stale_socket_is_told_from_a_missing_one(tmp_path: Path) -> None:
 def test_an_engine_that_hangs_is_not_waited_for_forever(tmp_path: Path) -> None:
     with listening(tmp_path / "d.sock"), pytest.raises(EngineError, match="it does not answer in time"):
         connect_to(tmp_path / "d.sock")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n64\r\n{",
+        b"HTTP/1.1 20",
+    ],
+    ids=["no answer", "cut body", "cut chunk", "cut status"],
+)
+def test_an_engine_that_stops_in_the_middle_of_an_answer_is_said_to(tmp_path: Path, answer: bytes) -> None:
+    def stop(listener: socket.socket) -> None:
+        near, _ = listener.accept()
+        with near:
+            near.recv(65536)
+            near.sendall(answer)
+
+    address = f"unix://{tmp_path}/d.sock"
+    with listening(tmp_path / "d.sock") as listener:
+        thread = threading.Thread(target=stop, args=(listener,))
+        thread.start()
+        with (
+            contextlib.closing(APIClient(base_url=address, version="1.41", timeout=20)) as client,
+            pytest.raises(EngineError, match="cannot be used: it broke the connection off") as caught,
+            engine_errors(address),
+        ):
+            client.version()
+        thread.join()
+    assert "docker version" in caught.value.remedy
+    assert diagnose_error(caught.value, None) is None  # what a model's download says is no answer here
 
 
 def test_a_socket_that_this_user_may_not_use_names_the_group(tmp_path: Path) -> None:

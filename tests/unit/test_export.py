@@ -262,6 +262,8 @@ def test_an_apptainer_definition_names_the_image_or_the_archive(project: Project
     assert local.splitlines()[:2] == ["Bootstrap: docker-daemon", "From: envbuild/small:latest"]
     packed = definition(recipe, lock, image, path=Path("small.def"), archive=Path("small.oci.tar"))
     assert packed.splitlines()[:2] == ["Bootstrap: oci-archive", "From: small.oci.tar"]
+    assert "\n" in recipe.description
+    assert [line for line in local.splitlines()[2:8] if line and not line.startswith("#")] == ["%labels"]
     assert '    exec "${@:-python3}"\n' in local
     assert lock.digest in local
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.build.assembly import BuiltImage
+from builder.console import Console
 from builder.engine import Exit
 from builder.matrix.trial import Bench, trial_key
 from builder.recipe.workspace import workspace_of
-from builder.status import status_of
+from builder.status import status_of, status_table
 from builder.verify.record import read_verdict
 from builder.verify.stage import smoke_recipe, try_recipe
+from builder.verify.verdict import Check
 from tests.fakes import FakeEngine
 from tests.publication import prove, proven_project
 
@@ -110,3 +112,13 @@ def test_a_verdict_for_another_gpu_says_which(project: Project) -> None:
     _, image, tools = failing(project)
     tried = try_recipe(project.source, project.lock, image, tools, levels=("static",), gpu="rtx-5090")
     assert tried.gpu == "rtx-5090"
+
+
+def test_the_checks_of_a_verdict_stand_below_its_image_at_the_left(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prove(project, checks=(Check(name="static.installed", level="static", outcome="passed", summary="word " * 30),))
+    Console().show(status_table([status_of(project.source, project.store)], details=True))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "sha256:" in line and not line.startswith("sha256:")] == []
+    assert any(line.startswith("sha256:") for line in lines)

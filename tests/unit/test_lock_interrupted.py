@@ -171,7 +171,8 @@ def is_gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("point", "number"), [*((point, signal.SIGINT) for point in POINTS), (POINTS[0], signal.SIGTERM)]
+    ("point", "number"),
+    [*((point, signal.SIGINT) for point in POINTS), (POINTS[0], signal.SIGTERM), (POINTS[0], signal.SIGHUP)],
 )
 def test_an_interrupt_ends_it_at_once_and_leaves_nothing(world: World, point: str, number: signal.Signals) -> None:
     before = world.state()

@@ -124,6 +124,7 @@ def test_files_that_came_after_the_day_of_the_question_do_not_count(index: Packa
     assert resolve(index, store, "app", as_of="2026-05-31")["lib"] == "1.0"
     assert resolve(index, store, "app", as_of="2026-06-01")["lib"] == "2.0"
     assert end_of_day("2026-12-31") == "2027-01-01T00:00:00Z"
+    assert end_of_day("0001-01-01") == "0001-01-02T00:00:00Z"
 
 
 def test_an_override_replaces_a_cap(index: PackageIndex, store: Store) -> None:
@@ -158,6 +159,27 @@ def test_a_package_of_the_stack_cannot_be_left_out(tmp_path: Path, pin: Any) -> 
 def test_an_override_gives_a_version_or_leaves_the_package_out(answer: dict[str, Any]) -> None:
     with pytest.raises(InvalidDocumentError, match=r"give either `version` or `absent: true`"):
         recipe({"app": "1.0"}, overrides={"lib": {"reason": "nothing calls it", **answer}})
+
+
+@pytest.mark.parametrize("metadata", [True, False])
+def test_an_extra_that_a_wheel_does_not_have_is_refused(
+    metadata: bool, index: PackageIndex, store: Store, tmp_path: Path
+) -> None:
+    index.metadata = metadata
+    index.add("lib", "3.0", "turbo; extra == 'all_Fast'")
+    index.add("turbo", "7")
+
+    def locked(*extras: str) -> dict[str, str]:
+        stack = {"lib": {"version": "3.0", "extras": list(extras)}}
+        return versions(resolve_stack(recipe(stack), tmp_path, store, settings_for(index)))
+
+    assert locked("all-fast") == {"lib": "3.0", "turbo": "7"}
+    with pytest.raises(ResolveError, match=r"^lib 3\.0 has no extra 'all-fats'$") as caught:
+        locked("all-fast", "all-fats")
+    assert caught.value.remedy == "did you mean all-fast?"
+    with pytest.raises(ResolveError, match="has no extra 'x'") as caught:
+        locked("x")
+    assert caught.value.remedy == "it has all-fast"
 
 
 def test_an_override_keeps_the_extras_of_the_stack(index: PackageIndex, store: Store, tmp_path: Path) -> None:

@@ -185,10 +185,21 @@ def test_the_users_index_is_that_of_the_environment_then_of_uv_then_of_pip(tmp_p
     assert index_endpoint(by_setting) == "https://env.example/simple"
 
 
-@pytest.mark.parametrize(("name", "text"), [("uv.toml", "index-url = "), ("pip.conf", "no section")])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("uv.toml", "index-url = "),
+        ("uv.toml", "\udcff"),
+        ("uv.toml", "index = 5"),
+        ("uv.toml", "pip = 5"),
+        ("uv.toml", "index = [{default = true}]"),
+        ("pip.conf", "no section"),
+        ("pip.conf", "\udcff"),
+    ],
+)
 def test_a_broken_configuration_file_is_named(name: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text.encode(errors="surrogateescape"))
     variable = "UV_CONFIG_FILE" if name == "uv.toml" else "PIP_CONFIG_FILE"
     with pytest.raises(ResolveError, match=name):
         configured_index(settings_from({}), {"HOME": str(tmp_path / "home"), variable: str(path)})

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from builder.recipe.source import RecipeFile
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "sm120-glm5.yaml"
+TOOLKIT_EXTRAS = ("cccl", "crt", "nvcc", "nvvm")
 COMMIT = "bbe9c7eeb520b0a67e92d133dfc137a3688dc7f2"
 SGLANG = {
     "README.md": "x",
@@ -62,7 +63,8 @@ def default() -> Iterator[PackageIndex]:
         index.add("nvidia-cudnn-cu13", version)
     for toolkit, nvcc in (("13.0.2", "13.0.88"), ("13.1.2", "13.1.115")):
         index.add("nvidia-cuda-nvcc", nvcc)
-        index.add("cuda-toolkit", toolkit, f"nvidia-cuda-nvcc=={nvcc}; extra == 'nvcc'")
+        marker = " or ".join(f"extra == {extra!r}" for extra in TOOLKIT_EXTRAS)
+        index.add("cuda-toolkit", toolkit, f"nvidia-cuda-nvcc=={nvcc}; {marker}")
     index.add_sdist("flash-attn", "2.8.3", {"setup.py": "import torch\n"})
     with serve(index) as served:
         yield served

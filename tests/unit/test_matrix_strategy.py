@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.errors import UsageError
-from builder.matrix.ledger import Ledger, row_line
+from builder.matrix.ledger import Ledger, edits_text, row_line
 from builder.matrix.outcome import Outcome, Suspicion
 from builder.matrix.searching import Budget, Search
 from builder.matrix.strategy import Factor, Tried, propose
@@ -120,6 +120,13 @@ def test_three_wrong_settings_and_one_wrong_pin_take_fewer_than_half_of_the_runs
         assert (ledger.end, ledger.edits) == ("good", right)
         assert len(world.runs) < 8
         assert ledger.builds == 2
+
+
+def test_the_sentence_says_what_is_good_once() -> None:
+    (axis,) = factors(2)
+    for value, sentence in (("v0", "the recipe as it is"), ("v1", f"with {edits_text({axis.path: 'v1'})}")):
+        ledger = search([axis], World(right={axis.path: value}, order=[axis.path]))
+        assert (ledger.end, ledger.sentence) == ("good", sentence)
 
 
 @given(st.lists(st.integers(2, 3), min_size=1, max_size=4), st.integers(0, 10_000), st.booleans())

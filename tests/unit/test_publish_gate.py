@@ -12,15 +12,17 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from builder.cli import run
-from builder.errors import NotVerifiedError
+from builder.errors import NotVerifiedError, UsageError
 from builder.publish.gate import proven_image
 from builder.publish.naming import fixed_tag, moving_tags
+from builder.publish.policy import Policy
+from builder.publish.promotion import promote_image
 from builder.recipe.source import parse_recipe
 from builder.recipe.workspace import workspace_of
 from builder.registry.reference import Repository
 from builder.verify.verdict import Check
 from tests.fake_registry import FakeRegistry, running
-from tests.publication import image_of, new_key, prove, proven_project, put_image
+from tests.publication import image_of, new_key, new_signer, prove, proven_project, put_image
 from tests.workshop import RECIPE
 
 if TYPE_CHECKING:
@@ -289,3 +291,12 @@ def test_a_policy_that_is_not_there_is_named(
     said = capsys.readouterr().err
     assert "polcy.yaml: no such policy" in said
     assert f"did you mean {tmp_path / 'policy.yaml'}?" in said
+
+
+def test_a_layout_is_not_promoted_to_a_place_that_is_taken_and_nothing_is_read_before(
+    project: Project, tmp_path: Path
+) -> None:
+    place = tmp_path / "layout.tar"
+    place.write_bytes(b"mine")
+    with pytest.raises(UsageError, match=f"{place} is there already"):
+        promote_image("127.0.0.1:1/team:x", f"oci:{place}", new_signer().proof, Policy(), project.tools)

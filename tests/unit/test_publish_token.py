@@ -11,7 +11,7 @@ import pkcs11
 import pytest
 from pkcs11.util.ec import encode_named_curve_parameters
 
-from builder.errors import InvalidDocumentError
+from builder.errors import InvalidDocumentError, UsageError
 from builder.publish.keys import load_secret_key
 
 if TYPE_CHECKING:
@@ -56,6 +56,14 @@ def test_the_pin_may_be_in_a_file(uri: str, tmp_path: Path) -> None:
     (tmp_path / "pin").write_text(f"{PIN}\n")
     signer = load_secret_key(f"{uri}&pin-source=file:{tmp_path / 'pin'}", {})
     assert signer.public.proves(signer.sign(b"data"), b"data")
+
+
+def test_a_file_without_a_pin_is_named(uri: str, tmp_path: Path) -> None:
+    (tmp_path / "pin").write_bytes(b"\xff")
+    with pytest.raises(UsageError, match=f"the PIN cannot be read from {tmp_path}/pin: it is not UTF-8 text"):
+        load_secret_key(f"{uri}&pin-source=file:{tmp_path / 'pin'}", {})
+    with pytest.raises(UsageError, match=f"the PIN cannot be read from {tmp_path}: Is a directory"):
+        load_secret_key(f"{uri}&pin-source=file:{tmp_path}", {})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from builder.errors import ResolveError, UsageError
 from builder.giveup import GIVEN_UP
-from builder.store import Store
+from builder.store import DOOR, Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,6 +114,15 @@ def test_a_store_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written: Not a directory"):
         Store(tmp_path / "file" / "store")
+
+
+def test_a_store_that_became_read_only_is_the_same_sentence(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    Store(root)
+    (root / "locks" / DOOR).unlink()
+    (root / "locks" / DOOR).mkdir()  # stands for a disk that was mounted read-only: root may write everything else
+    with pytest.raises(UsageError, match=f"the store {root} cannot be written: Is a directory"):
+        Store(root)
 
 
 def test_a_path_that_apt_cannot_name_is_refused_before_anything_is_made(tmp_path: Path) -> None:

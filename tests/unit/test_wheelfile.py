@@ -194,6 +194,22 @@ def test_a_path_cannot_be_a_file_and_a_folder(tmp_path: Path, files: dict[str, b
         read_layout(make_wheel(tmp_path, "foo", files), VENV)
 
 
+def test_a_path_that_linux_cannot_have_is_refused(tmp_path: Path) -> None:
+    deep = "/".join(["d" * 200] * 20)
+    room = 4095 - len(f"{SITE}/{deep}/.py")
+    assert read_layout(make_wheel(tmp_path, "foo", {f"{deep}/{'a' * room}.py": b""}), VENV).size
+    with pytest.raises(BuildFailedError, match=f"{SITE}/d+… is a longer path than Linux has"):
+        read_layout(make_wheel(tmp_path, "foo", {f"{deep}/{'a' * (room + 1)}.py": b""}), VENV)
+
+
+def test_a_wheel_without_metadata_names_what_is_missing(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "foo", {})
+    with zipfile.ZipFile(wheel.path, "w") as archive:
+        archive.writestr("foo-1.0.dist-info/RECORD", "foo-1.0.dist-info/RECORD,,\n")
+    with pytest.raises(BuildFailedError, match=r"is not a valid wheel: There is no item named 'foo-1\.0\.dist-info/"):
+        read_layout(wheel, VENV)
+
+
 def test_two_schemes_cannot_mean_one_file(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "foo", {"a.py": b"1", "foo-1.0.data/purelib/a.py": b"2"})
     with pytest.raises(BuildFailedError, match=f"two files of it want to be {SITE}/a.py"):
@@ -221,7 +237,7 @@ def test_a_file_of_the_data_folder_that_no_scheme_has_is_refused(tmp_path: Path,
     [
         ("[console_scripts]\n../../etc/x = foo:main\n", "asks for a script called '../../etc/x'"),
         ("[console_scripts]\npython = foo:main\n", "belongs to the environment"),
-        ("[console_scripts]\nfoo = foo\n", "is not a valid wheel"),
+        ("[console_scripts]\nfoo = foo\n", "a script of entry_points.txt is not of the form MODULE:OBJECT"),
         ("foo\n", "is not a valid wheel"),
     ],
 )
