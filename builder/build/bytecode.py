@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import builder
+from builder.build.hostile import BROKEN
 from builder.build.tarlayer import File, Member
 from builder.build.wheelfile import TESTS
 from builder.document import key_of, sha256_file
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(builder.__file__).parent / "build" / "compile_inside.py"
 TAIL_LINES = 20
+_BROKEN = "zipfile.BadZipFile: "
 
 
 def byte_code_key(layout: WheelLayout, venv: Venv, python: str) -> str:
@@ -192,6 +194,10 @@ def _failure(unfinished: list[WheelLayout], ended: Exit) -> BuildFailedError:
     names = [layout.wheel.filename for layout in unfinished]
     lines = (ended.stderr or ended.stdout).decode(errors="replace").rstrip().splitlines()
     tail = [line for line in lines if not line.startswith("compiled ")][-TAIL_LINES:]
+    if broken := next((line for line in reversed(tail) if line.startswith(_BROKEN)), None):
+        return BuildFailedError(
+            f"one of these wheels is broken: {', '.join(names[:5])}", remedy=BROKEN, evidence=(broken,)
+        )
     return BuildFailedError(
         f"the base image could not compile the Python files of {', '.join(names[:5]) or 'the wheels'} "
         f"(exit code {ended.code})",

@@ -32,6 +32,7 @@ LABEL = "envbuild"
 OWNER_LABEL = "envbuild.owner"
 PIDS_LIMIT = 16384
 NO_GPU_DRIVER = "could not select device driver"  # dockerd, all versions, without the NVIDIA container toolkit
+REMOVE_SECONDS = 30.0  # how long an engine that hangs keeps whoever has pressed Ctrl-C
 KILLED = 137  # 128 + SIGKILL
 FOREIGN_LEFTOVER_SECONDS = 86400.0
 
@@ -97,7 +98,7 @@ def run_container(
             seconds=time.monotonic() - start,
         )
     finally:
-        _remove(client, name)
+        remove(client, name)
 
 
 def _create(client: APIClient, job: ContainerRun, name: str, address: str, gpus: tuple[str, ...]) -> None:
@@ -219,10 +220,12 @@ def _state(client: APIClient, name: str, address: str) -> dict[str, Any]:
         return state
 
 
-def _remove(client: APIClient, name: str) -> None:
+def remove(client: APIClient, name: str) -> None:
+    """Remove a container, running or not, if the engine does it soon."""
     # What cannot be removed now has an owner that will end: the next connection removes it.
+    address = f"{client.base_url}/v{client.api_version}/containers/{name}"
     with contextlib.suppress(DockerException, OSError):
-        client.remove_container(name, force=True, v=True)
+        client.delete(address, params={"force": "1", "v": "1"}, timeout=REMOVE_SECONDS)
 
 
 def remove_leftovers(client: APIClient, *, address: str) -> tuple[str, ...]:
@@ -239,7 +242,7 @@ def remove_leftovers(client: APIClient, *, address: str) -> tuple[str, ...]:
         )
     )
     for name in names:
-        _remove(client, name)
+        remove(client, name)
     return names
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import BuildFailedError, UsageError
+from builder.errors import UsageError
 from builder.process import run
 from builder.tools import show_lines
 from builder.verify.grounds import suite_digest
@@ -61,10 +61,10 @@ def smoke_here(
 
 
 def smoke_reference(reference: str, levels: tuple[Level, ...], tools: Tools, *, timeout: float) -> Verdict:
-    """Prove the stack in any image that the engine has, by its reference; raises BuildFailedError if it has it not."""
+    """Prove the stack in any image that the engine has, by its reference; raises UsageError if it has it not."""
     image_id = tools.engine.image_id(reference)
     if image_id is None:
-        raise BuildFailedError(
+        raise UsageError(
             f"the engine has no image {reference}",
             remedy=f"pull it first: `docker pull {reference}`; a recipe is a file",
         )

@@ -9,7 +9,7 @@ from builder.verify.cuda_error import Attempts, attempt_twice, log_of
 from builder.verify.decode_report import DecodeReport
 from builder.verify.family import known_family
 from builder.verify.gpu_facts import OF_A_SERVER
-from builder.verify.inside import with_log
+from builder.verify.inside import NO_REPORT, with_log
 from builder.verify.oracle import Figures, Judgement, band_for
 from builder.verify.rounds import ALONE_AND_TOGETHER, judge_rounds, rounds_request
 from builder.verify.tiny.config import GPU, SMALL
@@ -111,7 +111,7 @@ def decode_check(
     if answer.report is None:
         summary = f"the probe ended without a report: {answer.ending}"
         return Check(name=name, level=level, outcome="failed", summary=summary, evidence=answer.tail)
-    report = DecodeReport.from_json(canonical_json(answer.report), source="the decode probe's report")
+    report = DecodeReport.from_json(canonical_json(answer.report), source="the decode probe's report", remedy=NO_REPORT)
     figures = report.figures() | _gpu_figures(report, level)
     if report.error is not None:
         outcome: Outcome = "skipped" if report.cannot_run(report.error) else "failed"

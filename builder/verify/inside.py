@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SOURCE = Path(builder.__file__).parent
 TAIL_LINES = 20
 
+NO_REPORT = "something there answers in the probe's place: look at what its Python starts with (sitecustomize, .pth)"
+
 
 class ProbeError(Document):
     """The exception that ended the probe: class, message, the module that is missing if it is that, the traceback."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from builder.document import Document, canonical_json
 from builder.verify.cuda_error import Attempts, attempt_twice, log_of
 from builder.verify.gpu_facts import FOUR_BIT, GpuFacts
-from builder.verify.inside import ProbeError
+from builder.verify.inside import NO_REPORT, ProbeError
 from builder.verify.launch import GRAPHS_OFF, other_than_asked
 from builder.verify.oracle import BAND, HALF, Figures, Observation
 from builder.verify.rounds import SERVED, judge_rounds, rounds_request
@@ -109,7 +109,7 @@ def served_check(
     if answer.report is None:
         summary, evidence = f"the probe ended without a report: {answer.ending}", answer.tail
         return Check(name=name, level=level, outcome="failed", summary=summary, evidence=evidence)
-    report = ServeReport.from_json(canonical_json(answer.report), source="the server probe's report")
+    report = ServeReport.from_json(canonical_json(answer.report), source="the server probe's report", remedy=NO_REPORT)
     cause = _broken(report, attempts) or _misled(report, launch)
     figures = _figures(report)
     if cause is None:

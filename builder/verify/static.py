@@ -13,7 +13,7 @@ from builder.process import MissingProgramError
 from builder.verify.device_code import device_code_check
 from builder.verify.dry_run.pretended import FOLDER, described, pretended_libraries
 from builder.verify.imports import imports_check
-from builder.verify.inside import with_log
+from builder.verify.inside import NO_REPORT, with_log
 from builder.verify.known import Known
 from builder.verify.links import links_check
 from builder.verify.overlaid import judge_overlaid
@@ -76,7 +76,7 @@ def static_checks(
     answer = place.probe("static", request, players, timeout=timeout, on_line=on_line)
     if answer.report is None:
         return tuple(_not_run(name, answer) for name in NAMES)
-    report = StaticReport.from_json(canonical_json(answer.report), source="the static probe's report")
+    report = StaticReport.from_json(canonical_json(answer.report), source="the static probe's report", remedy=NO_REPORT)
     known.keep(report.facts, gpu)
     checks = (
         installed_check(report, locked, asked),

@@ -84,4 +84,5 @@ def judge(checks: Iterable[Check], required: Iterable[Level]) -> tuple[Result, s
         for check in own:
             if check.outcome != "passed":
                 return "unverified", f"{check.name}: {check.summary}"
-    return "good", f"{len(seen)} checks passed: {', '.join(check.name for check in seen if check.outcome == 'passed')}"
+    count = f"{len(seen)} checks" if len(seen) > 1 else "1 check"
+    return "good", f"{count} passed: {', '.join(check.name for check in seen if check.outcome == 'passed')}"

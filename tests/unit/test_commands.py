@@ -19,13 +19,17 @@ import pytest
 import builder
 from builder.cli import COMMANDS, cli, command_path, run
 from builder.commands.reference import REFERENCE_PATH, command_reference
+from builder.console import Console
 from builder.errors import EngineError, ExitCode, ResolveError, UsageError
 from builder.machine import examine_machine
 from builder.preflight.doctor import engine_disk
 from builder.process import run as run_program
 from builder.recipe.generated import GeneratedFile, stale_generated
 from builder.settings import settings_from
-from tests.fakes import FACTS
+from builder.store import Store
+from builder.tools import Tools
+from builder.verify.alone import smoke_reference
+from tests.fakes import FACTS, FakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -773,3 +777,10 @@ def test_an_interpreter_that_is_none_compiles_nothing(program: str, capsys: pyte
 def test_an_interpreter_that_is_not_there_compiles_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["wheels", QUICKSTART, "--here", "/nope"]) == 2
     assert "--here: there is no program /nope" in capsys.readouterr().err
+
+
+def test_an_image_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+    tools = Tools(settings=settings_from({}), store=Store(tmp_path), console=Console(), connect=FakeEngine)
+    with pytest.raises(UsageError, match="the engine has no image nope:latest") as caught:
+        smoke_reference("nope:latest", ("cpu-decode",), tools, timeout=1.0)
+    assert "docker pull nope:latest" in caught.value.remedy

@@ -23,6 +23,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builder.diagnose.stage import diagnose_error
+from builder.dockerd import containers
 from builder.dockerd.capture import LINE_BYTES, BoundedLog, Frames, Lines
 from builder.dockerd.client import DockerEngine, connect
 from builder.dockerd.containers import is_leftover
@@ -90,6 +91,20 @@ def test_without_a_socket_the_error_says_how_to_start_the_engine(tmp_path: Path)
         connect_to(tmp_path / "none.sock")
     assert "systemctl start docker" in caught.value.remedy
     assert caught.value.exit_code == 9
+
+
+def test_an_engine_that_hangs_keeps_nobody_who_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "REMOVE_SECONDS", 0.05)
+    path = tmp_path / "d.sock"
+    with (
+        listening(path) as server,
+        contextlib.closing(APIClient(base_url=f"unix://{path}", version="1.41", timeout=3600)) as client,
+    ):
+        containers.remove(client, "x")
+        connection, _ = server.accept()
+        with connection:
+            request = connection.recv(1000)
+    assert request.startswith(b"DELETE /v1.41/containers/x?force=1&v=1 HTTP/1.1")
 
 
 def test_a_stale_socket_is_told_from_a_missing_one(tmp_path: Path) -> None:

@@ -454,6 +454,15 @@ def test_a_layer_waits_for_no_byte_code_but_its_own(
     ]
 
 
+def test_a_wheel_with_a_damaged_member_is_not_the_bases_fault(tmp_path: Path, world: World) -> None:
+    said = b"Traceback (most recent call last):\nzipfile.BadZipFile: Bad CRC-32 for file 'foo/x.py'\n"
+    world.engine.answer = lambda _: Exit(code=1, stderr=said)
+    with pytest.raises(BuildFailedError, match=r"one of these wheels is broken: foo-1\.0") as caught:
+        world.make([layout(tmp_path)])
+    assert caught.value.evidence == ("zipfile.BadZipFile: Bad CRC-32 for file 'foo/x.py'",)
+    assert "take another release" in caught.value.remedy
+
+
 def test_byte_code_that_fails_frees_what_is_held_back(tmp_path: Path, world: World) -> None:
     ahead = Recorder(world, holds=True)
     world.engine.answer = lambda _: Exit(code=1, stderr=b"no such program")

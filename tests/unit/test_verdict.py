@@ -29,7 +29,7 @@ def verdict(**changes: object) -> Verdict:
     values = {
         "recipe": "quickstart",
         "result": "good",
-        "cause": "1 checks passed",
+        "cause": "1 check passed: static",
         "lock_digest": "a" * 64,
         "image_id": "sha256:" + "b" * 64,
         "suite_digest": "c" * 64,
@@ -42,7 +42,9 @@ def verdict(**changes: object) -> Verdict:
 
 
 def test_all_required_levels_passed_is_good() -> None:
-    assert judge([check("static", "passed"), check("cpu-decode", "passed")], ["static", "cpu-decode"])[0] == "good"
+    both = [check("static", "passed"), check("cpu-decode", "passed")]
+    assert judge(both, ["static", "cpu-decode"]) == ("good", "2 checks passed: static, cpu-decode")
+    assert judge(both[:1], ["static"]) == ("good", "1 check passed: static")
 
 
 def test_a_required_level_that_failed_is_bad_and_its_sentence_is_the_cause() -> None:
