@@ -45,6 +45,6 @@ def write_record(each: dict[str, Any], *labels: str) -> None:
     """Write a record into a file by its name, which says what it has of its own: a stack, a kind of store; print it."""
     said = ", ".join(label for label in labels if label)
     named = {**each, "name": f"{each['name']} ({said})" if said else each["name"]}
-    path = RESULTS / f"{re.sub('[^a-z0-9]+', '-', named['name']).strip('-')}.json"
+    path = RESULTS / f"{re.sub('[^a-z0-9]+', '-', named['name'].lower()).strip('-')}.json"
     path.write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
     print(f"{named['name']}: {each['ratio']} ({each['compared']}; {each['goal']}: {each['met']})", flush=True)
