@@ -223,8 +223,13 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _no_more(_signal: int, _frame: FrameType | None) -> None:
+    """Let the clean-up go on; what is started meanwhile does not inherit this, as it would SIG_IGN."""
+
+
 def _hang_up(_signal: int, _frame: FrameType | None) -> NoReturn:
     """End as after Ctrl-C, and say the rest to nobody where the terminal is gone: it takes no more words."""
+    signal.signal(signal.SIGHUP, _no_more)  # a shell says it, and the kernel again when the shell ends
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):  # it may be closed

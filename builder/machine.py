@@ -79,9 +79,13 @@ def _engine(engine: Callable[[], EngineFacts], settings: Settings) -> Iterator[F
 def _engine_disk(facts: EngineFacts, store: Path) -> Iterator[Finding]:
     """Yield what is free where the engine keeps its images, if that is seen from here and is not the store's disk."""
     root = Path(facts.root)
-    if not root.is_dir() or root.stat().st_dev == existing(store).stat().st_dev:
+    try:
+        if root.stat().st_dev == existing(store).stat().st_dev:
+            return
+        free = shutil.disk_usage(root).free
+    except OSError:
         return
-    yield engine_disk(root, shutil.disk_usage(root).free, containerd=facts.containerd)
+    yield engine_disk(root, free, containerd=facts.containerd)
 
 
 def _store(settings: Settings) -> Finding:

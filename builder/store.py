@@ -270,8 +270,12 @@ def mended(store: Store, attempt: Callable[[], T], say: Callable[[str], None]) -
 def prove_all(store: Store, files: Iterable[str]) -> None:
     """Prove files of the store, several at once; raise DamagedFileError for the first that is damaged."""
     with ThreadPoolExecutor() as pool:
-        for _ in pool.map(store.sound, files):
-            pass
+        try:
+            for _ in pool.map(store.sound, files):
+                keep_on()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def is_running(pid: int) -> bool:

@@ -9,11 +9,12 @@ import re
 import socket
 import time
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from docker import APIClient
-from docker.errors import APIError, ImageNotFound, NotFound
+from docker.errors import APIError, NotFound
 
 from builder.dockerd.buildkit import BuildLog, decode_trace
 from builder.dockerd.containers import remove_leftovers, run_container
@@ -45,6 +46,7 @@ _CONTAINERD_ADDRESS = "/run/containerd/containerd.sock"  # of the system's own c
 _CONTAINERD_ROOT = "/var/lib/containerd"
 _CONTAINERD_API = (1, 48)  # from here on the engine says which images lie in that store, and what their archive said
 _NOT_UNPACKED = re.compile(r"Error unpacking image (\S+): (.*)", re.DOTALL)
+_Answer = TypeVar("_Answer")
 _PAUSES = (0.05, 0.2, 0.5, 1.0)  # seconds
 _NAME_CHARACTERS = 200
 _KILLED = 137
@@ -148,7 +150,7 @@ class DockerEngine:
         images that an archive of envbuild's, which has them unpacked, brought.
         """
         ids = {str(image["Id"]) for image in self._images() if not in_containerd(image) or config_of(image)}
-        images = [self._inspect(image_id) for image_id in sorted(ids)]
+        images = [self._inspected(image_id) for image_id in sorted(ids)]
         return frozenset(
             chain for image in images if image is not None for chain in chain_of(image["RootFS"].get("Layers") or [])
         )
@@ -164,7 +166,8 @@ class DockerEngine:
                 if error is not None:
                     raise self._failure("the engine could not load an image", error)
                 if broken := _NOT_UNPACKED.match(str(message.get("stream", ""))):
-                    self.remove_image(broken[1])  # the containerd image store keeps an image that cannot be run
+                    with contextlib.suppress(EngineError):  # the containerd image store keeps what cannot be run
+                        self.remove_image(broken[1])
                     raise self._failure("the engine could not load an image", broken[2].strip())
 
     def run(self, job: ContainerRun, on_line: Callable[[str], None] | None = None) -> Exit:
@@ -228,29 +231,43 @@ class DockerEngine:
 
     def _own(self, reference: str) -> str:
         """Return what the engine calls an image that is given by a tag or by its id."""
-        if not reference.startswith("sha256:"):
+        if not reference.startswith("sha256:") or not self._tells_of_its_store:
             return reference
         return name_of(reference, self._images())
 
     def _images(self) -> list[dict[str, Any]]:
-        """Return all local images as the engine lists them.
+        """Return all local images as the engine lists them."""
+        return list(self._steadily(self._client.images))
 
-        The containerd image store fails to list them where one is removed meanwhile, so it is asked again.
+    def _inspect(self, reference: str) -> dict[str, Any] | None:
+        return self._inspected(self._own(reference))
+
+    def _inspected(self, name: str) -> dict[str, Any] | None:
+        """Return what the engine says of an image that it calls so, by a tag or its own id; None if it is gone."""
+
+        def ask() -> dict[str, Any] | None:
+            try:
+                image: dict[str, Any] = self._client.inspect_image(name)  # type: ignore[no-untyped-call]
+            except NotFound:
+                return None
+            return image
+
+        return self._steadily(ask)
+
+    def _steadily(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Return the engine's answer about images; it is asked again where it fails.
+
+        The containerd image store can neither list images nor inspect one while one of them is removed.
         """
         with engine_errors(self._address):
             for pause in _PAUSES:
-                with contextlib.suppress(APIError):
-                    return list(self._client.images())
+                try:
+                    return ask()
+                except APIError as error:
+                    if error.status_code == HTTPStatus.BAD_REQUEST:
+                        raise
                 time.sleep(pause)
-            return list(self._client.images())
-
-    def _inspect(self, reference: str) -> dict[str, Any] | None:
-        with engine_errors(self._address):
-            try:
-                image: dict[str, Any] = self._client.inspect_image(self._own(reference))  # type: ignore[no-untyped-call]
-            except ImageNotFound:
-                return None
-            return image
+            return ask()
 
     def _need_images(self, job: ImageBuild) -> None:
         for image in named_images(job.dockerfile, job.arguments):

@@ -203,7 +203,7 @@ def _state_at_end(client: APIClient, name: str, deadline: float, address: str) -
     while state["Running"]:
         if time.monotonic() > deadline:
             return None
-        time.sleep(pause)
+        keep_on(pause)
         pause = min(2 * pause, 0.5)
         state = _state(client, name, address)
     for _ in range(_OOM_LOOKS):  # under cgroup v2 the engine can hear of the kill after the exit

@@ -12,7 +12,7 @@ from packaging.metadata import parse_email
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from builder.download import Download, NotFoundError, fetch_all, get
+from builder.download import Download, DownloadError, fetch_all, get
 from builder.errors import ResolveError
 from builder.lock.index import index_endpoint, index_of, with_credentials
 
@@ -88,7 +88,7 @@ def _metadata(wheel: ChosenWheel, indexes: Mapping[str, Index], store: Store, se
     url = with_credentials(wheel.url, index_of(wheel.name, indexes) or index_endpoint(settings))
     try:
         data = get(f"{url}.metadata", settings).body
-    except NotFoundError:
+    except DownloadError:  # some servers say 403 of what they do not have
         data = _from_wheel(wheel, url, store, settings)
     return parse_email(data)[0]
 

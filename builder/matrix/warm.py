@@ -111,7 +111,7 @@ def _work(
     words.close()
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
-        signal.signal(signal.SIGHUP, _interrupt)
+        signal.signal(signal.SIGHUP, _hang_up)
     console = Console(verbose=verbose)
     tools = Tools(
         settings=settings,
@@ -136,6 +136,11 @@ def _answer(cell: Cell, folder: Path, tools: Tools, engine: str, *, only_wheels:
         tools.console.error(error)
         report = failed_report(cell, error, place=engine)
     return pretty_json(report.to_plain())
+
+
+def _hang_up(_signal: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGHUP, lambda *_: None)  # it comes twice from a shell that ends
+    raise KeyboardInterrupt
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:

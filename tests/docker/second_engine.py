@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECONDS = 60.0
+ALONE = 'mount -t tmpfs none /run/containerd 2>/dev/null; exec "$@"'  # dockerd would take the system's containerd
 HELPERS = {"containerd", "containerd-shim", "containerd-shim-runc-v2", "runc"}
 
 
@@ -68,7 +69,8 @@ def second_engine(
     folder.mkdir(parents=True)
     address = f"unix://{folder}/docker.sock"
     command = [
-        *("unshare", "-n", "-m", "dockerd", "--host", address, "--bridge=none", "--iptables=false", *options),
+        *("unshare", "-n", "-m", "sh", "-c", ALONE, "sh"),
+        *("dockerd", "--host", address, "--bridge=none", "--iptables=false", *options),
         *("--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"),
     ]
     with (folder / "log").open("wb") as log:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from builder.matrix.engines import connect_to
+from builder.settings import settings_from
 from tests.docker.second_engine import second_engine
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not (PROGRAMS / "dockerd").is_file():
         pytest.skip("needs an engine from 28 on, which `.ci/machine tests` fetches as root")
     with second_engine(tmp_path_factory.mktemp("containerd") / "e", programs=PROGRAMS, options=STORE) as made:
+        assert connect_to(made.address, settings_from({})).facts().containerd
         yield made.address
 
 

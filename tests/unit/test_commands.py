@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ import click
 import pytest
 
 import builder
-from builder.cli import COMMANDS, cli, command_path, run
+from builder.cli import COMMANDS, _hang_up, cli, command_path, run
 from builder.commands.reference import REFERENCE_PATH, command_reference
 from builder.console import Console
 from builder.errors import EngineError, ExitCode, ResolveError, UsageError
@@ -784,3 +785,13 @@ def test_an_image_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the engine has no image nope:latest") as caught:
         smoke_reference("nope:latest", ("cpu-decode",), tools, timeout=1.0)
     assert "docker pull nope:latest" in caught.value.remedy
+
+
+def test_a_terminal_that_goes_is_told_twice_and_ends_the_clean_up_not_at_all() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _hang_up(signal.SIGHUP, None)
+        os.kill(os.getpid(), signal.SIGHUP)  # would end this process
+    finally:
+        signal.signal(signal.SIGHUP, before)

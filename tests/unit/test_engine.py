@@ -37,7 +37,7 @@ from builder.settings import settings_from
 from tests.fakes import FakeEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,10 +55,12 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def answering(answers: Mapping[str, object], *, failing: list[str] | None = None) -> Iterator[str]:
+def answering(
+    answers: Mapping[str, object], *, failing: list[str] | None = None, gone: Iterable[str] = ()
+) -> Iterator[str]:
     """Serve what an engine answers, by the path after its version; an empty list for the rest.
 
-    What is `failing` fails once for each time that it is named.
+    What is `failing` fails once for each time that it is named; what is `gone` has lost its content.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -67,8 +69,8 @@ def answering(answers: Mapping[str, object], *, failing: list[str] | None = None
             fails = path in (failing or [])
             if failing and fails:
                 failing.remove(path)
-            body = json.dumps({"message": "it is gone"} if fails else answers.get(path, [])).encode()
-            self.send_response(500 if fails else 200)
+            body = json.dumps({"message": "it is gone"} if fails or path in gone else answers.get(path, [])).encode()
+            self.send_response(404 if path in gone else 500 if fails else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -207,6 +209,17 @@ def test_a_list_that_fails_while_an_image_goes_is_asked_for_again() -> None:
         engine = connect(settings_from({"DOCKER_HOST": address}))
         with pytest.raises(EngineError, match="it is gone"):
             engine.local_images()
+
+
+def test_an_image_that_goes_while_it_is_inspected_is_none() -> None:
+    image = {"Id": "sha256:1", "RootFS": {"Layers": ["sha256:aa"]}}
+    answers = {
+        "version": {"Version": "28.5.2", "ApiVersion": "1.51"},
+        "images/json": [{"Id": "sha256:1"}, {"Id": "sha256:2"}],
+        "images/sha256:1/json": image,
+    }
+    with answering(answers, failing=["images/sha256:1/json"], gone=["images/sha256:2/json"]) as address:
+        assert connect(settings_from({"DOCKER_HOST": address})).chain_ids() == {"sha256:aa"}
 
 
 def test_an_address_of_another_kind_is_refused() -> None:
