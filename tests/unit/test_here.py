@@ -10,7 +10,7 @@ import pytest
 from builder.build.benches import HostBench, host_toolchain
 from builder.build.effort import Effort
 from builder.build.wheels import WheelJob
-from builder.errors import BuildFailedError
+from builder.errors import UsageError
 from tests.unit.test_wheels_command import WHEEL, Machine, machine
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_a_wheel_is_compiled_with_the_python_at_hand_under_a_key_of_its_own(mach
 
 def test_what_the_python_lacks_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
     python = python_with(tmp_path, "build", "wheel", "setuptools")
-    with pytest.raises(BuildFailedError, match="has no no-such-thing") as caught:
+    with pytest.raises(UsageError, match="has no no-such-thing") as caught:
         host_toolchain(python, ("no-such-thing",))
     assert caught.value.remedy == f"{python} -m pip install no-such-thing"
 
