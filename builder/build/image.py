@@ -11,7 +11,7 @@ from builder.build.compression import GZIP
 from builder.document import CHUNK, canonical_json, sha256_bytes, sha256_file
 from builder.engine import CONFIG_ANNOTATION, chain_of
 from builder.errors import BuildFailedError, EngineError
-from builder.registry.content import LAYOUT_INDEX, LAYOUT_MARKER, LAYOUT_VERSION, OCI_INDEX
+from builder.registry.content import LAYOUT_INDEX, LAYOUT_MARKER, LAYOUT_VERSION, Descriptor, index_of
 from builder.registry.layer import file_of, open_unpacked, unpacking_fails
 
 if TYPE_CHECKING:
@@ -151,18 +151,16 @@ def archive_papers(image: Image, reference: str, names: list[str]) -> Iterator[b
     config_name = f"{image.config_digest.removeprefix('sha256:')}.json"
     entry = [{"Config": config_name, "RepoTags": [reference], "Layers": names}]
     manifest = _unpacked_manifest(image)
-    digest = f"sha256:{sha256_bytes(manifest)}"
-    described = {
-        "mediaType": MANIFEST_TYPE,
-        "digest": digest,
-        "size": len(manifest),
-        "annotations": {CONTAINERD_NAME: f"docker.io/{reference}", CONFIG_ANNOTATION: image.config_digest},
-    }
-    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [described]}
+    described = Descriptor(
+        media_type=MANIFEST_TYPE,
+        digest=f"sha256:{sha256_bytes(manifest)}",
+        size=len(manifest),
+        annotations={CONTAINERD_NAME: f"docker.io/{reference}", CONFIG_ANNOTATION: image.config_digest},
+    )
     yield from tar_bytes("manifest.json", canonical_json(entry))
     yield from tar_bytes(config_name, image.config)
-    yield from tar_bytes(f"{digest.removeprefix('sha256:')}.manifest", manifest)
-    yield from tar_bytes(LAYOUT_INDEX, canonical_json(index))
+    yield from tar_bytes(f"{described.sha256}.manifest", manifest)
+    yield from tar_bytes(LAYOUT_INDEX, index_of([described]))
     yield from tar_bytes(LAYOUT_MARKER, LAYOUT_VERSION)
     yield bytes(2 * tarfile.BLOCKSIZE)
 

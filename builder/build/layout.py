@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 from builder.build.image import MANIFEST_TYPE, tar_bytes, tar_file
 from builder.build.published import image_payloads
 from builder.build.stored_image import stored_image
-from builder.document import CHUNK, canonical_json
+from builder.document import CHUNK
 from builder.errors import InvalidDocumentError, ResolveError
 from builder.places import unfinished
 from builder.registry.content import (
@@ -25,6 +25,7 @@ from builder.registry.content import (
     Descriptor,
     Manifest,
     Payload,
+    index_of,
 )
 from builder.registry.faults import DamagedError
 
@@ -47,8 +48,7 @@ def write_layout(image: Image, target: Path, *, store: Store, name: str | None =
 def put_layout(entries: Iterable[Descriptor], payloads: Iterable[Payload], target: Path) -> None:
     """Write what an index lists and all that it needs as a layout, as `write_layout` does."""
     blobs = {payload.digest: payload for payload in payloads}
-    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry.to_plain() for entry in entries]}
-    top = [(LAYOUT_MARKER, Payload.of(LAYOUT_VERSION)), (LAYOUT_INDEX, Payload.of(canonical_json(index)))]
+    top = [(LAYOUT_MARKER, Payload.of(LAYOUT_VERSION)), (LAYOUT_INDEX, Payload.of(index_of(entries)))]
     members = [*top, *((blob_name(digest), blobs[digest]) for digest in sorted(blobs))]
     if target.suffix == ".tar":
         _write_tar(members, target)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from builder.document import sha256_bytes, sha256_file
+from builder.document import canonical_json, sha256_bytes, sha256_file
 from builder.registry.faults import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -54,6 +54,12 @@ class Descriptor:
             "annotations": dict(self.annotations),
         }
         return {name: value for name, value in plain.items() if value not in (None, {})}
+
+
+def index_of(entries: Iterable[Descriptor]) -> bytes:
+    """Return an image index (OCI image specification 1.1, image-index.md) that lists some content."""
+    plain = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry.to_plain() for entry in entries]}
+    return canonical_json(plain)
 
 
 def descriptor_from(plain: Any, *, source: str) -> Descriptor:  # noqa: ANN401 - any JSON value

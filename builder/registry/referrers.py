@@ -17,6 +17,7 @@ from builder.registry.content import (
     Payload,
     descriptor_from,
     digest_of,
+    index_of,
 )
 from builder.registry.reference import Reference
 from builder.registry.transfer import push
@@ -131,8 +132,7 @@ def _complete_index(client: RegistryClient, repository: Repository, digest: str)
         if known.keys() == listed.keys():
             return
         entries = [*listed.values(), *(known[name] for name in sorted(known.keys() - listed.keys()))]
-        index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [item.to_plain() for item in entries]}
-        client.put_manifest(reference, canonical_json(index), OCI_INDEX)
+        client.put_manifest(reference, index_of(entries), OCI_INDEX)
     raise RegistryError(
         f"{repository.registry} does not keep the list of what is attached to {repository.name}@{digest}",
         remedy="other publishers change it all the time: run the same command again",
